@@ -13,6 +13,9 @@
 // Completions of a queue pair that is being disabled (R12) take the same way and are dropped at its end.
 //
 // Where a completion that belongs to a group takes its slot, group_table is told, and says whether it closes the group (R17).
+//
+// Three cycles in: a record comes, the newest record of its rollout is searched for, it joins its worker's list. Three out: it
+// is chosen, read, and put together. One completion per cycle comes in and goes out, of one worker or of several.
 module completion_ring
   import desc_pkg::*;
   import core_pkg::*;
@@ -136,7 +139,7 @@ module completion_ring
   localparam int QueueBits  = (Queues == 1) ? 1 : $clog2(Queues);
   localparam int Slots      = 1 << QueueBits;
 
-  logic [QueueBits-1:0] start_pair, release_pair, reserve_pair, state_pair, take_pair, beat_pair, ack_pair;
+  logic [QueueBits-1:0] start_pair, release_pair, reserve_pair, state_pair, next_pair, take_pair, beat_pair, ack_pair;
   assign start_pair   = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
   assign release_pair = (Queues == 1) ? '0 : release_queue_i[QueueBits-1:0];
   assign reserve_pair = (Queues == 1) ? '0 : reserve_queue_i[QueueBits-1:0];
@@ -146,6 +149,7 @@ module completion_ring
 
   logic [Queues-1:0][63:0] base_q;
   logic [Queues-1:0][16:0] size_q;
+  logic [Queues-1:0][15:0] mask_q;         // one less
   logic [Queues-1:0][31:0] head_q;
   logic [Queues-1:0][31:0] tail_q;
   logic [Queues-1:0][31:0] reserved_q;
@@ -162,7 +166,12 @@ module completion_ring
   logic                  push, take, free_valid, free_full_unused;
   logic [WorkerBits-1:0] push_worker, take_worker;
   logic [PlaceBits-1:0]  place, free_place, take_place;
-  logic [PlaceBits:0]    free_count_unused, fresh_q;
+  logic [PlaceBits:0]    free_count, fresh_q;
+
+  // What was taken has gone in the cycle behind it.
+  logic                  gone_q;
+  logic [WorkerBits-1:0] gone_worker_q;
+  logic [PlaceBits-1:0]  gone_place_q;
 
   assign push        = done_valid_i;
   assign push_worker = done_i.worker_id[WorkerBits-1:0];
@@ -172,8 +181,8 @@ module completion_ring
     .clear_i (1'b0),
     .take_i  (push),
     .taker_i (push_worker),
-    .give_i  (take),
-    .giver_i (take_worker),
+    .give_i  (gone_q),
+    .giver_i (gone_worker_q),
     .ready_o (done_ready_o)
   );
 
@@ -181,13 +190,13 @@ module completion_ring
   sync_fifo #(.Width(PlaceBits), .Depth(Depth)) u_free (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
-    .push_i  (take),
-    .data_i  (take_place),
+    .push_i  (gone_q),
+    .data_i  (gone_place_q),
     .full_o  (free_full_unused),
     .valid_o (free_valid),
     .data_o  (free_place),
     .pop_i   (push && free_valid),
-    .count_o (free_count_unused)
+    .count_o (free_count)
   );
   assign place_o = place;
   assign place = free_valid ? free_place : fresh_q[PlaceBits-1:0];
@@ -197,288 +206,377 @@ module completion_ring
     else if (push && !free_valid)  fresh_q <= fresh_q + 1'b1;
   end
 
-  // ---------------------------------------------------------------- acknowledged lines
-  // Per worker; write responses of one ID come in order.
-  logic [LINE_COUNT_BITS-1:0] next_ack_q [0:(1 << WorkerBits)-1];   // the line that is acknowledged next; the first is 1
-  logic                       line_ack;
-  logic [WorkerBits-1:0]      ack_worker;
-  assign line_ack   = ack_i && ack_id_i < 6'(Workers);
-  assign ack_worker = ack_id_i[WorkerBits-1:0];
+  // ---------------------------------------------------------------- lines
+  // Each worker's descriptors are numbered as they end; a line belongs to the next one that does. A worker's lines go, and
+  // are acknowledged, in order. So all lines of a descriptor are acknowledged when the oldest one in flight belongs to a later
+  // one, or none is in flight; and a completion is blamed for a faulty line of its own descriptor, and for no other (R6). At
+  // most Depth records of a worker are here, and one more is being run: one bit more than a place has tells them apart.
+  localparam int NumberBits = PlaceBits + 1;
+  localparam int SentBits   = $clog2(MAX_WRITES);
+  logic                  fault_mem  [0:(1 << (WorkerBits + NumberBits))-1];  // of a descriptor: one of its lines was faulty
+  logic [NumberBits-1:0] ended_q    [0:Workers-1];   // descriptors that have ended
+  logic [SentBits:0]     line_new_q [0:Workers-1];   // lines that have gone
+  logic [SentBits:0]     line_old_q [0:Workers-1];   // those that are acknowledged, and one more
+  logic [NumberBits-1:0] oldest_q   [0:(1 << WorkerBits)-1];   // the descriptor of the oldest in flight, …
+  logic [Workers-1:0]    flying_q;                   // … if there is one …
+  logic [Workers-1:0]    opens_q;                    // … and it is the first of its descriptor
+  logic [Workers-1:0]    lined_q;                    // of what a worker runs a line has gone
+  logic                  line_ack, faulty_q, judged_q;
+  logic [WorkerBits-1:0] line_worker, ack_worker;
+  logic [WorkerBits+NumberBits-1:0] judged_at_q;
+  assign line_worker = line_worker_i[WorkerBits-1:0];
+  assign line_ack    = ack_i && ack_id_i < 6'(Workers);
+  assign ack_worker  = ack_id_i[WorkerBits-1:0];
 
-  always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
-      for (int w = 0; w < Workers; w++) next_ack_q[w] <= LINE_COUNT_BITS'(1);
-    end else if (line_ack) begin
-      next_ack_q[ack_worker] <= next_ack_q[ack_worker] + 1'b1;
+  for (genvar w = 0; w < Workers; w++) begin : gen_lines
+    logic [NumberBits:0] owner_mem [0:MAX_WRITES-1];   // of a line in flight: whether it is the first of its descriptor, and which
+    logic goes_here, ends_here, acked_here;
+    assign goes_here  = line_i && line_worker == WorkerBits'(w);
+    assign ends_here  = push && push_worker == WorkerBits'(w);
+    assign acked_here = line_ack && ack_worker == WorkerBits'(w);
+
+    always_ff @(posedge clk_i) begin
+      if (goes_here) owner_mem[line_new_q[w][SentBits-1:0]] <= {!lined_q[w], ended_q[w]};
+      // The oldest is the one behind it, which may go in this cycle.
+      if (goes_here && !flying_q[w]) {opens_q[w], oldest_q[w]} <= {!lined_q[w], ended_q[w]};
+      if (acked_here) {opens_q[w], oldest_q[w]} <= (line_new_q[w] == line_old_q[w]) ? {!lined_q[w], ended_q[w]}
+                                                                                   : owner_mem[line_old_q[w][SentBits-1:0]];
+      if (!rst_ni) begin
+        flying_q[w]   <= 1'b0;
+        lined_q[w]    <= 1'b0;
+        ended_q[w]    <= '0;
+        line_new_q[w] <= '0;
+        line_old_q[w] <= (SentBits+1)'(1);
+      end else begin
+        if (acked_here) begin
+          line_old_q[w] <= line_old_q[w] + 1'b1;
+          if (line_new_q[w] == line_old_q[w]) flying_q[w] <= 1'b0;
+        end
+        if (goes_here) begin
+          line_new_q[w] <= line_new_q[w] + 1'b1;
+          flying_q[w]   <= 1'b1;
+          lined_q[w]    <= 1'b1;
+        end
+        if (ends_here) begin
+          ended_q[w] <= ended_q[w] + 1'b1;
+          lined_q[w] <= 1'b0;
+        end
+      end
     end
   end
 
-  // ---------------------------------------------------------------- lists
+  // Noted a cycle later: no record is read within two cycles of its last acknowledgement.
+  always_ff @(posedge clk_i) begin
+    if (line_ack) begin
+      judged_at_q <= {ack_worker, oldest_q[ack_worker]};
+      faulty_q    <= ack_error_i;
+    end
+    if (judged_q) fault_mem[judged_at_q] <= faulty_q;
+    judged_q <= line_ack && (ack_error_i || opens_q[ack_worker]);
+  end
+
+  // ---------------------------------------------------------------- a record comes in
   // R5 across workers: a rollout's next descriptor may run elsewhere while its last completion still waits here. The
   // later record then follows the earlier one. So the rollout of every record that is the newest of its rollout is
-  // compared with that of a record that comes in.
+  // compared with that of a record that comes in: in the cycle behind it. One cycle later it is known whom it follows, and it
+  // goes to its worker's list.
   localparam int KeyBits = 32 + ((Queues == 1) ? 0 : QueueBits);
-  logic [KeyBits-1:0] done_key;
-  assign done_key = KeyBits'({done_i.pair, done_i.rollout_id});
+  localparam int ReadBits = 102;                         // queue pair, publishes, model, how many or which, address
+  logic [DONE_BITS+1:0]  record_mem [0:Depth-1];         // whether it is an error, whether its descriptor has lines, and it
+  logic [ReadBits-1:0]   read_mem   [0:Depth-1];         // of one that reads memory before it goes
+  logic [PlaceBits-1:0]  follower_mem [0:Depth-1];       // the record that follows this one
+  logic [WorkerBits-1:0] worker_q   [0:Depth-1];
+  logic [KeyBits-1:0]    rollout_q  [0:Depth-1];         // with its queue pair
+  logic [Depth-1:0]      newest_q;                       // of its rollout
+  logic [Depth-1:0]      followed_q;                     // follower_mem holds one
+  logic [Depth-1:0]      follows_q;                      // the record that it follows has not gone
 
-  logic [DONE_BITS-1:0]       record_mem [0:Depth-1];
-  logic [1:0]                 names_mem  [0:Depth-1];    // it names a version; its policy slot
-  logic [WorkerBits+PlaceBits-1:0] follower_mem [0:Depth-1];   // the record that follows this one: worker, place
-  logic [WorkerBits-1:0]      worker_q   [0:Depth-1];
-  logic [KeyBits-1:0]         rollout_q  [0:Depth-1];    // with its queue pair
-  logic [Depth-1:0]           newest_q;                  // of its rollout
-  logic [Depth-1:0]           followed_q;                // follower_mem holds one
-  logic [Depth-1:0]           follows_q;                 // the record that it follows has not gone
-  localparam int              ReadBits = 102;            // queue pair, publishes, model, how many or which, address
-  logic [ReadBits-1:0]        read_mem   [0:Depth-1];    // of one that reads memory before it goes
+  // First cycle: it came in.
+  logic                  in_valid_q, in_wrote_q;
+  done_t                 in_q;
+  logic [63:0]           in_addr_q;
+  logic [PlaceBits-1:0]  in_place_q;
+  logic [WorkerBits-1:0] in_worker;
+  logic [KeyBits-1:0]    in_key;
+  logic [Depth-1:0]      match, others;                  // the newest of its rollout; where it is of another worker
+  assign in_worker = in_q.worker_id[WorkerBits-1:0];
+  assign in_key    = KeyBits'({in_q.pair, in_q.rollout_id});
 
-  // What is known of a record before it is its turn. Each has that of the worker's next one.
-  typedef struct packed {
-    logic                       reads;     // it reads memory before it goes
-    logic [QueueBits-1:0]       pair;
-    logic [PlaceBits-1:0]       place;
-    logic [LINE_COUNT_BITS-1:0] after;     // lines of its worker that it waits for
-  } entry_t;
-  logic [$bits(entry_t)-1:0]  next_mem   [0:Depth-1];
+  // Second cycle.
+  logic                  join_valid_q, join_reads_q;
+  logic [QueueBits-1:0]  join_pair_q;
+  logic [PlaceBits-1:0]  join_place_q, leader;
+  logic [WorkerBits-1:0] join_worker_q;
+  logic [Depth-1:0]      match_q, others_q, leaders;
 
-  // Of each worker's list: its first, its second and its last record, and what holds the first one back. So nothing needs to
-  // be read to know which one may go, and what is the first then.
-  logic [PlaceBits-1:0]       first_q  [0:Workers-1];
-  logic [Workers-1:0][QueueBits-1:0] pair_q;             // of the first
-  logic [LINE_COUNT_BITS-1:0] after_q  [0:Workers-1];    // lines that the first waits for
-  logic [$bits(entry_t)-1:0]  second_q [0:Workers-1];
-  logic [PlaceBits-1:0]       last_q   [0:Workers-1];
-  logic [Workers-1:0]         some_q;                    // there is one …
-  logic [Workers-1:0]         more_q;                    // … and another one
-  logic [Workers-1:0]         acked_all_q;               // the lines of the first are acknowledged
-  logic [Workers-1:0]         held_q;                    // it follows a record that has not gone
-  logic [Workers-1:0]         waits_q;                   // it reads memory
+  // Third cycle: whom it follows is told of it.
+  logic                  links_q, link_gone, unblocks_q;
+  logic [PlaceBits-1:0]  leader_q, link_place_q, unblocked_q;
+  assign link_gone = links_q && leader_q == gone_place_q;
 
-  logic                       known, follows, to_front, to_second, advance, third, released;
-  logic [WorkerBits-1:0]      follower_worker;
-  logic [PlaceBits-1:0]       newest_place, follower_place;
-  entry_t                     entry, second;
-
-  // A record goes (seldom: nothing of this is looked at without). Behind it: the next of its list, and the one that
-  // follows it.
-  assign advance    = take && more_q[take_worker];
-  assign second     = advance ? second_q[take_worker] : '0;
-  assign third      = advance && last_q[take_worker] != second.place;
-  assign released   = take && followed_q[take_place];
-  assign {follower_worker, follower_place} = take ? follower_mem[take_place] : '0;
-
-  // A record comes in (seldom, too). It is the first of its list when no other stays there. A worker's own records keep
-  // their order without following each other.
   always_comb begin
-    known        = 1'b0;
-    follows      = 1'b0;
-    newest_place = '0;
-    if (push) begin
-      // A row at a time, of which most are empty. At most one is found.
+    match  = '0;
+    others = '0;
+    if (in_valid_q) begin
+      // A row at a time, of which most are empty. At most one is found that still is the newest a cycle later.
       for (int row = 0; row < Depth; row = row + Row) begin
         if (newest_q[row +: Row] != '0) begin
           for (int k = row; k < row + Row; k++) begin
-            if (newest_q[k] && rollout_q[k] == done_key) begin
-              known        = 1'b1;
-              newest_place = newest_place | PlaceBits'(k);
-              if (worker_q[k] != push_worker && !(take && take_place == PlaceBits'(k))) follows = 1'b1;
+            if (newest_q[k] && rollout_q[k] == in_key) begin
+              match[k]  = 1'b1;
+              others[k] = worker_q[k] != in_worker;
             end
           end
         end
       end
     end
   end
-  assign to_front  = push && (!some_q[push_worker] || (take && !advance && take_worker == push_worker));
-  assign to_second = push && !to_front && (!more_q[push_worker] || (advance && !third && take_worker == push_worker));
-  assign entry     = push ? {done_i.reads, done_i.pair[QueueBits-1:0], place, done_after_i} : '0;
 
-  // So many lines of a worker are acknowledged, with that of this cycle.
-  function automatic logic lines_acked(input logic [LINE_COUNT_BITS-1:0] after, input logic [LINE_COUNT_BITS-1:0] next_ack,
-                                       input logic one_more);
-    logic [LINE_COUNT_BITS-1:0] behind;
-    behind      = after - next_ack - LINE_COUNT_BITS'(one_more);
-    lines_acked = behind[LINE_COUNT_BITS-1];
-  endfunction
+  // Whom it follows: who has not gone meanwhile. A worker's own records keep their order without following each other.
+  always_comb begin
+    leaders = '0;
+    leader  = '0;
+    if (join_valid_q) begin
+      leaders = others_q & newest_q;
+      if (gone_q) leaders[gone_place_q] = 1'b0;
+      if (leaders != '0) begin
+        for (int k = 0; k < Depth; k++) if (leaders[k]) leader = leader | PlaceBits'(k);
+      end
+    end
+  end
 
   always_ff @(posedge clk_i) begin
     if (push) begin
-      record_mem[place]     <= done_i;
-      worker_q[place]       <= push_worker;
-      names_mem[place]      <= {done_i.names, done_i.slot};
-      if (done_i.reads) read_mem[place] <= {done_i.pair, done_i.publishes, done_i.reward_model_id[0], done_i.result, done_addr_i};
-      rollout_q[place]      <= done_key;
-      last_q[push_worker]   <= place;
-      if (!to_front) next_mem[last_q[push_worker]] <= entry;
-      if (follows)   follower_mem[newest_place]    <= {push_worker, place};
-      followed_q[place] <= 1'b0;
-      follows_q[place]  <= follows;
-      if (follows) followed_q[newest_place] <= 1'b1;
+      in_q       <= done_i;
+      in_place_q <= place;
+      in_wrote_q <= lined_q[push_worker] || line_i;
+      if (done_i.reads) in_addr_q <= done_addr_i;
     end
-    if (take) begin
-      if (released) follows_q[follower_place] <= 1'b0;
-      if (advance) begin
-        first_q[take_worker] <= second.place;
-        pair_q[take_worker]  <= second.pair;
-        after_q[take_worker] <= second.after;
-        if (third) second_q[take_worker] <= next_mem[second.place];
-      end
+    if (in_valid_q) begin
+      record_mem[in_place_q] <= {in_q.status == STATUS_ERROR, in_wrote_q, in_q};
+      if (in_q.reads) read_mem[in_place_q] <= {in_q.pair, in_q.publishes, in_q.reward_model_id[0], in_q.result, in_addr_q};
+      worker_q[in_place_q]   <= in_worker;
+      rollout_q[in_place_q]  <= in_key;
+      join_place_q           <= in_place_q;
+      join_worker_q          <= in_worker;
+      join_reads_q           <= in_q.reads;
+      join_pair_q            <= in_q.pair[QueueBits-1:0];
+      match_q                <= match;
+      others_q               <= others;
     end
-    if (to_front) begin
-      first_q[push_worker] <= place;
-      pair_q[push_worker]  <= entry.pair;
-      after_q[push_worker] <= done_after_i;
+    if (join_valid_q) begin
+      followed_q[join_place_q] <= 1'b0;
+      follows_q[join_place_q]  <= leaders != '0;
+      leader_q                 <= leader;
+      link_place_q             <= join_place_q;
     end
-    if (to_second) second_q[push_worker] <= entry;
-  end
-
-  // Of each worker: the lines of its second record are acknowledged.
-  logic [Workers-1:0] second_acked;
-  /* verilator lint_off UNUSEDSIGNAL */  // its lines alone
-  entry_t             its_second;
-  /* verilator lint_on UNUSEDSIGNAL */
-  always_comb begin
-    second_acked = '0;
-    its_second   = '0;
-    if (advance) begin
-      for (int w = 0; w < Workers; w++) begin
-        its_second      = second_q[w];
-        second_acked[w] = lines_acked(its_second.after, next_ack_q[w], line_ack && ack_worker == WorkerBits'(w));
-      end
+    if (links_q) begin
+      follower_mem[leader_q] <= link_place_q;
+      followed_q[leader_q]   <= 1'b1;
     end
-  end
-
-  always_ff @(posedge clk_i) begin
+    // One goes: what follows it, as of this cycle perhaps, is free of it.
+    if (gone_q) unblocked_q <= link_gone ? link_place_q : follower_mem[gone_place_q];
+    if (unblocks_q) follows_q[unblocked_q] <= 1'b0;
     if (!rst_ni) begin
-      newest_q       <= '0;
-      some_q         <= '0;
-      more_q         <= '0;
-      acked_all_q    <= '0;
-      held_q         <= '0;
-      waits_q        <= '0;
+      in_valid_q   <= 1'b0;
+      join_valid_q <= 1'b0;
+      unblocks_q   <= 1'b0;
+      links_q      <= 1'b0;
+      newest_q     <= '0;
     end else begin
-      if (line_ack) begin
-        if (some_q[ack_worker]) begin
-          if (after_q[ack_worker] == next_ack_q[ack_worker]) acked_all_q[ack_worker] <= 1'b1;
-        end
+      in_valid_q   <= push;
+      join_valid_q <= in_valid_q;
+      unblocks_q   <= gone_q && (followed_q[gone_place_q] || link_gone);
+      links_q      <= leaders != '0;
+      if (join_valid_q) newest_q <= newest_q & ~match_q;
+      if (gone_q)       newest_q[gone_place_q] <= 1'b0;
+      if (in_valid_q)   newest_q[in_place_q]   <= 1'b1;
+    end
+  end
+
+  // ---------------------------------------------------------------- lists
+  // Of each worker, in the order of its descriptors. The first two of a list lie in registers: whether they may go is known a
+  // cycle before, for each of them, so that what is chosen decides over little.
+  logic [NumberBits-1:0] joined_q [0:Workers-1];         // records that have come into the list
+  logic [NumberBits-1:0] loaded_q [0:Workers-1];         // … into its registers
+  logic [NumberBits-1:0] chosen_q [0:Workers-1];         // … that were chosen: the number of the first
+  logic [NumberBits-1:0] behind_q [0:Workers-1];         // one more
+  logic [NumberBits-1:0] left_q   [0:(1 << WorkerBits)-1];    // … that have gone
+  logic [PlaceBits-1:0]  first_q  [0:Workers-1];
+  logic [PlaceBits-1:0]  second_q [0:Workers-1];
+  logic [QueueBits-1:0]  first_pair_q  [0:Workers-1];
+  logic [QueueBits-1:0]  second_pair_q [0:Workers-1];
+  logic [Workers-1:0]    some_q, more_q;                 // there is a first, and a second
+  logic [Workers-1:0]    first_reads_q, second_reads_q;  // it reads memory before it goes
+  logic [Workers-1:0]    ready_q;                        // the first may go
+  logic [Workers-1:0]    asking_q;                       // it may read memory
+  logic [Workers-1:0]    reading_q;                      // it is with readback
+  logic [Workers-1:0]    goes;                           // it is chosen
+  logic                  may_ask;
+
+  for (genvar w = 0; w < Workers; w++) begin : gen_list
+    logic [QueueBits+PlaceBits:0] list_mem [0:Depth-1];
+    logic [NumberBits-1:0] acked;                        // the lines of so many are acknowledged
+    logic                  clear;
+
+    always_comb begin
+      acked = '0;
+      clear = 1'b0;
+      if (some_q[w]) begin
+        acked = flying_q[w] ? oldest_q[w] : ended_q[w];
+        clear = acked != chosen_q[w] && !follows_q[first_q[w]];
       end
-      if (take) begin
-        newest_q[take_place] <= 1'b0;
-        if (released) begin
-          for (int w = 0; w < Workers; w++)
-            if (follower_worker == WorkerBits'(w) && first_q[w] == follower_place) held_q[w] <= 1'b0;
-        end
-        some_q[take_worker]      <= advance;
-        more_q[take_worker]      <= third;
-        acked_all_q[take_worker] <= second_acked[take_worker];
-        held_q[take_worker]      <= advance && follows_q[second.place];
-        waits_q[take_worker]     <= second.reads;
+    end
+
+    always_ff @(posedge clk_i) begin
+      if (join_valid_q && join_worker_q == WorkerBits'(w)) list_mem[joined_q[w][PlaceBits-1:0]] <= {join_reads_q, join_pair_q, join_place_q};
+      if (goes[w] || (!more_q[w] && loaded_q[w] != joined_q[w])) begin
+        if (goes[w] || !some_q[w]) {first_reads_q[w], first_pair_q[w], first_q[w]} <= more_q[w] ? {second_reads_q[w], second_pair_q[w], second_q[w]}
+                                                                                                    : list_mem[loaded_q[w][PlaceBits-1:0]];
+        {second_reads_q[w], second_pair_q[w], second_q[w]} <= list_mem[loaded_q[w][PlaceBits-1:0]];
       end
-      if (push) begin
-        if (known) newest_q[newest_place] <= 1'b0;
-        newest_q[place]     <= 1'b1;
-        some_q[push_worker] <= 1'b1;
-        if (!to_front) more_q[push_worker] <= 1'b1;
-        if (to_front) begin
-          acked_all_q[push_worker] <= lines_acked(done_after_i, next_ack_q[push_worker], line_ack && ack_worker == push_worker);
-          held_q[push_worker]      <= follows;
-          waits_q[push_worker]     <= done_i.reads;
+      if (!rst_ni) begin
+        joined_q[w] <= '0;
+        loaded_q[w] <= '0;
+        chosen_q[w] <= '0;
+        behind_q[w] <= NumberBits'(1);
+        some_q[w]   <= 1'b0;
+        more_q[w]   <= 1'b0;
+        ready_q[w]  <= 1'b0;
+        asking_q[w] <= 1'b0;
+      end else begin
+        if (join_valid_q && join_worker_q == WorkerBits'(w)) joined_q[w] <= joined_q[w] + 1'b1;
+        if (goes[w]) begin
+          chosen_q[w] <= behind_q[w];
+          behind_q[w] <= behind_q[w] + 1'b1;
+        end
+        if (goes[w] || (!more_q[w] && loaded_q[w] != joined_q[w])) begin
+          if (loaded_q[w] != joined_q[w]) loaded_q[w] <= loaded_q[w] + 1'b1;
+          some_q[w] <= more_q[w] || loaded_q[w] != joined_q[w];
+          more_q[w] <= loaded_q[w] != joined_q[w] && (goes[w] ? more_q[w] : some_q[w]);
+        end
+        ready_q[w]  <= 1'b0;
+        asking_q[w] <= 1'b0;
+        if (some_q[w]) begin
+          if (goes[w]) ready_q[w] <= more_q[w] && acked != chosen_q[w] && acked != behind_q[w] && !follows_q[second_q[w]]
+                                  && !second_reads_q[w];
+          else         ready_q[w] <= clear && (!first_reads_q[w] || (reading_q[w] && answer_i));
+          // Its worker's records before it have gone, too.
+          asking_q[w] <= may_ask && clear && first_reads_q[w] && left_q[w] == chosen_q[w];
         end
       end
     end
   end
-
-  // ---------------------------------------------------------------- faulty lines
-  // A completion is blamed for a faulty line of its own descriptor, and for no other. A worker's lines go, and are
-  // acknowledged, in order; so of those in flight it is enough to know which one is the first of its descriptor. Descriptors
-  // with lines are counted three times per worker, as their lines go, are acknowledged, and as their records leave: at most
-  // Depth of them have their record here, and one more is being run.
-  localparam int MarkBits = PlaceBits + 1;
-  localparam int SentBits = $clog2(MAX_WRITES);
-  logic                   opens_mem [0:(MAX_WRITES << WorkerBits)-1];   // of a line in flight: the first of its descriptor
-  logic                   fault_mem [0:(1 << (WorkerBits + MarkBits))-1];   // of a descriptor: one of its lines was faulty
-  logic [Workers-1:0]     lined_q;                                      // of what a worker runs a line has gone
-  logic [Depth-1:0]       wrote_q;                                      // of a record: its descriptor has lines
-  logic [MarkBits-1:0]    marked_q [0:(1 << WorkerBits)-1];             // descriptors of which a line was acknowledged
-  logic [MarkBits-1:0]    left_q   [0:(1 << WorkerBits)-1];             // records with lines that have left
-  logic [WorkerBits-1:0]  line_worker;
-  logic                   opens, line_fault, wrote, blamed;
-  logic [MarkBits-1:0]    mark;
-  assign line_worker = line_worker_i[WorkerBits-1:0];
-  assign opens       = line_ack && opens_mem[{ack_worker, next_ack_q[ack_worker][SentBits-1:0]}];
-  assign mark        = marked_q[ack_worker] - MarkBits'(!opens);
-  assign line_fault  = line_ack && ack_error_i;
-  assign wrote       = take && wrote_q[take_place];
-  assign blamed      = wrote && fault_mem[{take_worker, left_q[take_worker]}];
-
-  always_ff @(posedge clk_i) begin
-    if (line_i) opens_mem[{line_worker, done_after_i[SentBits-1:0]}] <= !lined_q[line_worker];
-    if (push)   wrote_q[place] <= lined_q[push_worker] || line_i;
-    if (opens || line_fault) fault_mem[{ack_worker, mark}] <= line_fault;
-    if (!rst_ni) begin
-      lined_q <= '0;
-      for (int w = 0; w < Workers; w++) begin
-        marked_q[w] <= '0;
-        left_q[w]   <= '0;
-      end
-    end else begin
-      if (line_i) lined_q[line_worker] <= 1'b1;
-      if (push)   lined_q[push_worker] <= 1'b0;
-      if (opens)  marked_q[ack_worker] <= marked_q[ack_worker] + 1'b1;
-      if (wrote)  left_q[take_worker]  <= left_q[take_worker] + 1'b1;
-    end
-  end
-
-  // ---------------------------------------------------------------- the next completion
-  logic [Workers-1:0] ready, grant, drops, writes;
-  /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most workers
-  logic [3:0]         number;
-  /* verilator lint_on UNUSEDSIGNAL */
-  // What reads is ready with its answer.
-  logic [Workers-1:0] reading_q;         // whose first record is with readback
-  assign ready = acked_all_q & ~held_q & ~(waits_q & ~(reading_q & {Workers{answer_i}}));
-
-  round_robin #(.N(Workers)) u_round_robin (
-    .clk_i, .rst_ni,
-    .request_i (ready),
-    .grant_o   (grant),
-    .number_o  (number),
-    .accept_i  (take)
-  );
-  assign take_worker = number[WorkerBits-1:0];
 
   // ---------------------------------------------------------------- what reads memory first
-  logic [Workers-1:0]    asking, read_grant;
-  logic                  answered;
+  logic [Workers-1:0]    read_grant;
   /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most workers
   logic [3:0]            read_number;
   /* verilator lint_on UNUSEDSIGNAL */
-  logic [WorkerBits-1:0] read_worker;
+  logic                  asks, read_q;
+  logic [PlaceBits-1:0]  read_place_q;
   logic [ReadBits-1:0]   read_record;
 
-  assign asking       = (waits_q != '0 && read_ready_i) ? waits_q & acked_all_q & ~held_q : '0;
-  assign read_valid_o = asking != '0;
-  assign read_worker  = read_number[WorkerBits-1:0];
-  assign read_record  = read_valid_o ? read_mem[first_q[read_worker]] : '0;
-  assign {read_queue_o, read_publishes_o, read_model_o, read_what_o, read_addr_o} = read_record;
-  assign answered       = take && answer_i && reading_q[take_worker];
-  assign answer_taken_o = answered;
+  assign asks    = asking_q != '0;
+  assign may_ask = read_ready_i && !asks && reading_q == '0;   // one at a time
 
   round_robin #(.N(Workers)) u_read_robin (
     .clk_i, .rst_ni,
-    .request_i (asking),
+    .request_i (asking_q),
     .grant_o   (read_grant),
     .number_o  (read_number),
-    .accept_i  (read_valid_o)
+    .accept_i  (asks)
   );
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni)           reading_q <= '0;
-    else if (read_valid_o) reading_q <= read_grant;
-    else if (answered)     reading_q <= '0;
+    if (asks) read_place_q <= first_q[read_number[WorkerBits-1:0]];
+    if (!rst_ni) begin
+      read_q    <= 1'b0;
+      reading_q <= '0;
+    end else begin
+      read_q <= asks;
+      if (asks)                             reading_q <= read_grant;
+      else if ((goes & reading_q) != '0)    reading_q <= '0;
+    end
   end
-  // What is looked at while nothing is ready is of no use, and costs nothing.
-  assign take_place  = (ready != '0) ? first_q[take_worker] : '0;
-  assign take_pair      = (Queues == 1 || ready == '0) ? '0 : pair_q[take_worker];
+
+  assign read_valid_o = read_q;
+  assign read_record  = read_q ? read_mem[read_place_q] : '0;
+  assign {read_queue_o, read_publishes_o, read_model_o, read_what_o, read_addr_o} = read_record;
+
+  // ---------------------------------------------------------------- the next completion
+  // Its turn comes in one cycle, its record is read in the next, and in a third it is put together. Of those whose turn came two
+  // may wait to be read: so what holds the last step up reaches the first one a cycle later.
+  typedef struct packed {
+    logic [WorkerBits-1:0] worker;
+    logic [NumberBits-1:0] number;
+    logic [QueueBits-1:0]  pair;
+    logic [PlaceBits-1:0]  place;
+  } choice_t;
+
+  logic [Workers-1:0]    grant;
+  logic [3:0]            number_unused;
+  choice_t               choice, next_q, spare_q;
+  logic                  chooses, next_valid_q, spare_valid_q, reads_record;
+  logic                  record_valid_q, fault_q, wrote_q, bad_q;
+  logic [QueueBits-1:0]  record_pair_q;
+  logic                  same_q;                         // that of the beat
+  logic [63:0]           record_base_q;                  // of its queue pair …
+  logic [16:0]           record_size_q;
+  logic [15:0]           record_mask_q;
+  logic [31:0]           record_tail_q;                  // … as long as that is on
+  logic [WorkerBits-1:0] record_worker_q;
+  logic [PlaceBits-1:0]  record_place_q;
+  /* verilator lint_off UNUSEDSIGNAL */  // what readback is told lies in a memory of its own
+  done_t                 record_q;
+  /* verilator lint_on UNUSEDSIGNAL */
+
+  round_robin #(.N(Workers)) u_round_robin (
+    .clk_i, .rst_ni,
+    .request_i (ready_q),
+    .grant_o   (grant),
+    .number_o  (number_unused),
+    .accept_i  (chooses)
+  );
+  assign chooses = ready_q != '0 && !spare_valid_q;
+  assign goes    = spare_valid_q ? '0 : grant;
+
+  always_comb begin
+    choice = '0;
+    if (ready_q != '0) begin
+      for (int w = 0; w < Workers; w++)
+        if (grant[w]) choice = choice | {WorkerBits'(w), chosen_q[w], first_pair_q[w], first_q[w]};
+    end
+  end
+
+  assign next_pair    = (Queues == 1) ? '0 : next_q.pair;
+  assign reads_record = next_valid_q && (!record_valid_q || take);
+
+  always_ff @(posedge clk_i) begin
+    if (reads_record) begin
+      {bad_q, wrote_q, record_q} <= record_mem[next_q.place];
+      fault_q             <= fault_mem[{next_q.worker, next_q.number}];
+      record_worker_q     <= next_q.worker;
+      record_place_q      <= next_q.place;
+      record_pair_q       <= next_q.pair;
+      same_q              <= next_pair == (write ? take_pair : beat_pair);
+      record_base_q       <= base_q[next_pair];
+      record_size_q       <= size_q[next_pair];
+      record_mask_q       <= mask_q[next_pair];
+      record_tail_q       <= (write && take_pair == next_pair) ? tail_next : tail_q[next_pair];
+    end
+    if (reads_record || !next_valid_q) next_q <= spare_valid_q ? spare_q : choice;
+    if (chooses) spare_q <= choice;
+    if (!rst_ni) begin
+      next_valid_q   <= 1'b0;
+      spare_valid_q  <= 1'b0;
+      record_valid_q <= 1'b0;
+    end else begin
+      if (reads_record || !next_valid_q) next_valid_q <= spare_valid_q || chooses;
+      spare_valid_q  <= next_valid_q && !reads_record && (spare_valid_q || chooses);
+      record_valid_q <= reads_record || (record_valid_q && !take);
+    end
+  end
 
   // ---------------------------------------------------------------- one beat of two slots
   logic                low_valid_q, high_valid_q, low_asked_q, high_asked_q;
@@ -486,47 +584,47 @@ module completion_ring
   logic [63:0]         beat_addr_q;
   logic [4:0]          waited_q;
   logic [QueueBits-1:0] beat_queue_q;
-  /* verilator lint_off UNUSEDSIGNAL */  // the queue pair lies in a memory of its own
-  done_t               record;
-  /* verilator lint_on UNUSEDSIGNAL */
   hw_completion_t      completion;
   logic [7:0]          status, error;
-  logic                phase, drop, write, beat_on, beat_goes;
-  logic [31:0]         tail;
-  logic [16:0]         size;
+  logic                phase, drop, write, beat_on, beat_goes, same, fits, blamed, answered, failed, half_unused;
+  logic [31:0]         tail, tail_next;
+  logic [14:0]         row;                // of the queue, two slots each
 
-  assign beat_pair = (Queues == 1) ? '0 : beat_queue_q;
-  assign beat_on   = on[beat_pair];
-  assign beat_goes = beat_valid_o && beat_ready_i;
-  // Of each worker, while it is found out whose turn it is: its first record is dropped, or has room in the beat. A low half
-  // that leaves alone in this cycle must not be joined.
-  logic [QueueBits-1:0] its_pair;
-  logic                 its_on, same, fits;
-  always_comb begin
-    drops    = '0;
-    writes   = '0;
-    its_pair = '0;
-    its_on   = 1'b0;
-    same     = 1'b0;
-    fits     = 1'b0;
-    if (ready != '0) begin
-      for (int w = 0; w < Workers; w++) begin
-        its_pair  = (Queues == 1) ? '0 : pair_q[w];
-        its_on    = on[its_pair];
-        same      = Queues == 1 || its_pair == beat_pair;
-        fits      = !beat_ready_i ? !high_valid_q && (!low_valid_q || same) : high_valid_q || !low_valid_q || !same;
-        drops[w]  = ready[w] && !its_on;
-        writes[w] = ready[w] && its_on && fits && (beat_on || !(low_valid_q || high_valid_q));
-      end
+  assign beat_pair  = (Queues == 1) ? '0 : beat_queue_q;
+  assign beat_on    = on[beat_pair];
+  assign beat_goes  = beat_valid_o && beat_ready_i;
+  assign take_worker = record_worker_q;
+  assign take_place  = record_place_q;
+  assign take_pair   = (Queues == 1) ? '0 : record_pair_q;
+
+  // It is dropped, or has room in the beat. A low half that leaves alone in this cycle must not be joined.
+  assign same  = Queues == 1 || same_q;
+  assign fits  = !beat_ready_i ? !high_valid_q && (!low_valid_q || same) : high_valid_q || !low_valid_q || !same;
+  assign drop  = record_valid_q && !on[take_pair];
+  assign write = record_valid_q && on[take_pair] && fits;
+  assign take  = record_valid_q && (!on[take_pair] || fits);
+
+  assign blamed         = wrote_q && fault_q;
+  assign answered       = record_q.reads;
+  assign failed         = blamed || bad_q || (answered && answer_error_i != ERR_NONE);
+  assign answer_taken_o = take && answered;
+
+  always_ff @(posedge clk_i) begin
+    if (take) begin
+      gone_worker_q <= take_worker;
+      gone_place_q  <= take_place;
+    end
+    if (!rst_ni) begin
+      gone_q <= 1'b0;
+      for (int w = 0; w < Workers; w++) left_q[w] <= '0;
+    end else begin
+      gone_q <= take;
+      if (gone_q) left_q[gone_worker_q] <= left_q[gone_worker_q] + 1'b1;
     end
   end
-  assign drop      = (grant & drops) != '0;
-  assign write     = (grant & writes) != '0;
-  assign take      = drop || write;
 
-  logic names;
-  assign {names, finish_slot_o} = take ? names_mem[take_place] : '0;
-  assign finish_o       = names;
+  assign finish_o       = take && record_q.names;
+  assign finish_slot_o  = record_q.slot;
   assign finish_queue_o = 4'(take_pair);
 
   assign posted_o       = write;
@@ -537,52 +635,48 @@ module completion_ring
   assign dropped_queue_o = 4'(take_pair);
 
   // Not in the process below: group_table answers in between.
-  assign group_o        = record.belongs;
-  assign group_entry_o  = record.entry;
-  assign group_fills_o  = record.fills;
-  assign group_ends_o   = record.ends && !blamed;
-  assign group_all_o    = record.all;
-  assign group_member_o = record.member;
+  assign group_o        = write && record_q.belongs;
+  assign group_entry_o  = record_q.entry;
+  assign group_fills_o  = record_q.fills;
+  assign group_ends_o   = record_q.ends && !blamed;
+  assign group_all_o    = record_q.all;
+  assign group_member_o = record_q.member;
 
   always_comb begin
     status     = '0;
     error      = '0;
     completion = '0;
     tail       = '0;
-    size       = '0;
+    row        = '0;
+    half_unused = 1'b0;
     phase      = 1'b0;
-    if (write) begin
-      tail       = tail_q[take_pair];
-      size       = size_q[take_pair];
-      phase      = (tail & {15'd0, size}) == '0;
-      status     = (blamed || (answered && answer_error_i != ERR_NONE)) ? STATUS_ERROR : record.status;
-      error      = answered ? answer_error_i : (blamed && record.status != STATUS_ERROR) ? ERR_DMA_FAULT : record.error;
-      completion = {phase, 7'd0, status, record.flags, error,
-                    record.worker_id, record.reward_model_id, sq_head_i, answered ? answer_result_i : record.result,
-                    phase, record.final_seq_len, record.rollout_id, record.user_data};
+    if (record_valid_q) begin
+      tail       = record_tail_q;
+      {row, half_unused} = tail[15:0] & record_mask_q;
+      phase      = (tail[16:0] & record_size_q) == '0;
+      status     = failed ? STATUS_ERROR : record_q.status;
+      error      = answered ? answer_error_i : (blamed && !bad_q) ? ERR_DMA_FAULT : record_q.error;
+      completion = {phase, 7'd0, status, record_q.flags, error,
+                    record_q.worker_id, record_q.reward_model_id, sq_head_i, answered ? answer_result_i : record_q.result,
+                    phase, record_q.final_seq_len, record_q.rollout_id, record_q.user_data};
     end
   end
-  assign error_done_o = write && status == STATUS_ERROR;
-  assign busy_o       = some_q != '0 || low_valid_q || high_valid_q;
-
-  // One test for all of it; behind the process that it feeds (Icarus 11).
-  always_comb begin
-    record = '0;
-    if (write) record = record_mem[take_place];
-  end
+  assign tail_next    = tail + 32'd1;
+  assign error_done_o = write && failed;
+  assign busy_o       = free_count != fresh_q || low_valid_q || high_valid_q;
 
   always_ff @(posedge clk_i) begin
     if (write) begin
       if (tail[0]) begin
         beat_q[511:256] <= completion;
-        high_asked_q    <= record.irq || status == STATUS_ERROR || group_closes_i;
+        high_asked_q    <= record_q.irq || failed || group_closes_i;
         if (group_closes_i) beat_q[256 + HW_COMPLETION_FLAGS_LSB + CFLAG_GROUP_DONE_BIT] <= 1'b1;
       end else begin
         beat_q[255:0] <= completion;
-        low_asked_q   <= record.irq || status == STATUS_ERROR || group_closes_i;
+        low_asked_q   <= record_q.irq || failed || group_closes_i;
         if (group_closes_i) beat_q[HW_COMPLETION_FLAGS_LSB + CFLAG_GROUP_DONE_BIT] <= 1'b1;
       end
-      beat_addr_q  <= base_q[take_pair] + {42'd0, tail[16:1] & (size[16:1] - 16'd1), 6'd0};
+      beat_addr_q  <= record_base_q + {43'd0, row, 6'd0};
       beat_queue_q <= take_pair;
     end
   end
@@ -607,7 +701,7 @@ module completion_ring
 
   assign beat_valid_o   = (low_valid_q || high_valid_q) && beat_on;
   // With one of another queue pair behind it, half a beat has nothing to wait for.
-  assign beat_urgent_o  = high_valid_q || waited_q == Patience || (Queues > 1 && ready != '0 && take_pair != beat_pair && on[take_pair]);
+  assign beat_urgent_o  = high_valid_q || waited_q == Patience || (Queues > 1 && record_valid_q && !same_q && on[take_pair]);
   assign beat_queue_o   = 4'(beat_pair);
   assign beat_addr_o    = beat_addr_q;
   assign beat_first_o   = low_valid_q ? 4'd0 : 4'd8;
@@ -617,52 +711,87 @@ module completion_ring
   assign flushed_queue_o = 4'(beat_pair);
 
   // ---------------------------------------------------------------- what has become visible
-  // Responses of one queue pair's beats come in order: a FIFO for each. Kept through a disable and a reset of the
-  // device: the responses of beats that were sent still come.
+  // Responses of one queue pair's beats come in order: a FIFO for each, whose oldest lies in a register. Kept through a
+  // disable and a reset of the device: the responses of beats that were sent still come.
   logic                beat_ack, sent_low, sent_high, sent_low_asked, sent_high_asked;
-  logic [3:0]          sent_mem   [0:Slots*MAX_WRITES-1];
-  logic [Queues-1:0][SentBits-1:0] sent_new_q;
-  logic [Queues-1:0][SentBits-1:0] sent_old_q;
+  logic [Queues-1:0][3:0]  oldest_beat_q;
+  logic [Queues-1:0][31:0] visible_to, asked_to;          // with it
+  logic [Queues-1:0]   sent_some_q;                       // there is one
   logic [31:0]         visible;
   logic [5:0]          ack_number;
 
   assign ack_number = ack_id_i - COMPLETION_AXI_ID;
   assign ack_pair      = (Queues == 1) ? '0 : ack_number[QueueBits-1:0];
   assign beat_ack   = ack_i && ack_id_i >= COMPLETION_AXI_ID && ack_number < 6'(Queues);
-  assign {sent_high, sent_low, sent_high_asked, sent_low_asked} = beat_ack ? sent_mem[{ack_pair, sent_old_q[ack_pair]}] : '0;
+  assign {sent_high, sent_low, sent_high_asked, sent_low_asked} = beat_ack ? oldest_beat_q[ack_pair] : '0;
 
-  always_ff @(posedge clk_i) begin
-    if (beat_goes) sent_mem[{beat_pair, sent_new_q[beat_pair]}] <= {high_valid_q, low_valid_q, high_asked_q, low_asked_q};
-    if (!bus_rst_ni) begin
-      for (int q = 0; q < Queues; q++) begin
-        sent_new_q[q] <= '0;
-        sent_old_q[q] <= '0;
+  for (genvar q = 0; q < Queues; q++) begin : gen_sent
+    logic [3:0]        sent_mem [0:MAX_WRITES-1];
+    logic [SentBits:0] sent_new_q;
+    logic [SentBits:0] sent_old_q;                        // the one behind the oldest
+    logic              sends, acked_here, high, low;
+    assign sends      = beat_goes && beat_pair == QueueBits'(q);
+    assign acked_here = beat_ack && ack_pair == QueueBits'(q);
+    // Side by side, while it is found out whose response it is.
+    assign high       = oldest_beat_q[q][3];
+    assign low        = oldest_beat_q[q][2];
+    assign visible_to[q] = acked_here ? visible_q[q] + 32'(high) + 32'(low) : '0;
+    assign asked_to[q]   = acked_here ? visible_q[q] + 32'd1 + 32'(high && low && oldest_beat_q[q][1]) : '0;
+
+    always_ff @(posedge clk_i) begin
+      if (sends) sent_mem[sent_new_q[SentBits-1:0]] <= {high_valid_q, low_valid_q, high_asked_q, low_asked_q};
+      if (acked_here ? sent_new_q == sent_old_q : !sent_some_q[q])
+        oldest_beat_q[q] <= {high_valid_q, low_valid_q, high_asked_q, low_asked_q};
+      else if (acked_here)
+        oldest_beat_q[q] <= sent_mem[sent_old_q[SentBits-1:0]];
+      if (!bus_rst_ni) begin
+        sent_some_q[q] <= 1'b0;
+        sent_new_q     <= '0;
+        sent_old_q     <= (SentBits+1)'(1);
+      end else begin
+        if (acked_here) begin
+          sent_old_q <= sent_old_q + 1'b1;
+          if (sent_new_q == sent_old_q) sent_some_q[q] <= 1'b0;
+        end
+        if (sends) begin
+          sent_new_q     <= sent_new_q + 1'b1;
+          sent_some_q[q] <= 1'b1;
+        end
       end
-    end else begin
-      if (beat_goes) sent_new_q[beat_pair] <= sent_new_q[beat_pair] + 1'b1;
-      if (beat_ack)  sent_old_q[ack_pair]  <= sent_old_q[ack_pair] + 1'b1;
     end
   end
 
+  assign visible = beat_ack ? visible_to[ack_pair] : '0;
+
   // The cycles of a reset, and those in which the bus drains behind one, count nothing.
-  assign line_fault_o     = blamed ? Queues'(16'd1 << take_pair) : '0;
+  assign line_fault_o     = (take && blamed) ? Queues'(16'd1 << take_pair) : '0;
   assign write_fault_o    = (beat_ack && ack_error_i && rst_ni) ? Queues'(16'd1 << ack_pair) : '0;
   assign answered_o       = (beat_ack && rst_ni) ? 2'(sent_low) + 2'(sent_high) : 2'd0;
   assign answered_queue_o = 4'(ack_pair);
   assign visible_o        = ack_error_i ? 2'd0 : answered_o;
   assign answered_to_o    = visible;
   assign asks_o           = answered_o != '0 && ((sent_high && sent_high_asked) || (sent_low && sent_low_asked));
-  assign asked_to_o       = (sent_high && sent_high_asked) ? visible : asks_o ? visible_q[ack_pair] + 32'd1 : '0;
+  assign asked_to_o       = asks_o ? asked_to[ack_pair] : '0;
   assign arm_visible_o    = arm_i ? visible_q[release_pair] : '0;
-  assign visible          = beat_ack ? visible_q[ack_pair] + {30'd0, answered_o} : '0;
 
   // ---------------------------------------------------------------- indices
-  logic [31:0] held;
-  logic        frees, reserve_freed;
-
-  assign held         = release_i ? tail_q[release_pair] - head_q[release_pair] : '0;
-  assign release_ok_o = release_i && on[release_pair] && tail_q[release_pair] - release_head_i <= held;
-  assign frees     = release_ok_o && release_head_i != head_q[release_pair];
+  // Of each queue pair, while it is found out whose head it is: how far a released head lies above the present one, and below
+  // the tail. Without a process: mmio_regs answers in one (Icarus 11).
+  logic [Queues-1:0] in_range, moves;
+  logic              frees, reserve_freed;
+  for (genvar q = 0; q < Queues; q++) begin : gen_release
+    logic        here;
+    /* verilator lint_off UNUSEDSIGNAL */  // their signs alone
+    logic [31:0] above, below;
+    /* verilator lint_on UNUSEDSIGNAL */
+    assign here        = release_i && release_pair == QueueBits'(q);
+    assign above       = here ? release_head_i - head_q[q] : '0;
+    assign below       = here ? tail_q[q] - release_head_i : '0;
+    assign in_range[q] = here && !above[31] && !below[31];
+    assign moves[q]    = here && release_head_i != head_q[q];
+  end
+  assign release_ok_o = release_i && on[release_pair] && in_range != '0;
+  assign frees     = release_ok_o && moves != '0;
   assign reserve_freed = frees && release_pair == reserve_pair;
 
   always_ff @(posedge clk_i) begin
@@ -674,20 +803,22 @@ module completion_ring
       slot_q <= '0;
     end else begin
       if (reserve_i) begin
-        slot_q[reserve_pair]     <= reserved_q[reserve_pair] + 32'd1 - head_q[reserve_pair] != {15'd0, size_q[reserve_pair]} || reserve_freed;
+        for (int q = 0; q < Queues; q++)
+          if (reserve_pair == QueueBits'(q)) slot_q[q] <= 17'(reserved_q[q] - head_q[q]) != {1'b0, mask_q[q]} || reserve_freed;
         reserved_q[reserve_pair] <= reserved_q[reserve_pair] + 32'd1;
       end
       if (frees) begin
         head_q[release_pair] <= release_head_i;
         slot_q[release_pair] <= 1'b1;
       end
-      if (write) tail_q[take_pair] <= tail + 32'd1;
+      if (write) tail_q[take_pair] <= tail_next;
       // R12: what is flushed was not written.
       if (flushed_o != '0) tail_q[beat_pair] <= tail_q[beat_pair] - {30'd0, flushed_o};
       if (beat_ack) visible_q[ack_pair] <= visible;
       if (start_i) begin
         base_q[start_pair]     <= start_config_i.cq_base;
         size_q[start_pair]     <= start_config_i.cq_size;
+        mask_q[start_pair]     <= 16'(start_config_i.cq_size - 17'd1);
         head_q[start_pair]     <= start_config_i.cq_start;
         tail_q[start_pair]     <= start_config_i.cq_start;
         reserved_q[start_pair] <= start_config_i.cq_start;
@@ -703,16 +834,27 @@ module completion_ring
 
 `ifndef SYNTHESIS
   initial if ($bits(done_i) != DONE_BITS) $fatal(1, "core_pkg: DONE_BITS must be %0d", $bits(done_i));
-  logic [LINE_COUNT_BITS-1:0] behind;
-  assign behind = after_q[take_worker] - next_ack_q[take_worker];
+  // Lines counted as the arbiter counts them, and not by descriptor.
+  logic [LINE_COUNT_BITS-1:0] after_q [0:Depth-1];                    // lines that a record waits for
+  logic [LINE_COUNT_BITS-1:0] next_ack_q [0:(1 << WorkerBits)-1];     // the line that is acknowledged next; the first is 1
+  logic [LINE_COUNT_BITS-1:0] unacked;
+  assign unacked = take ? after_q[take_place] - next_ack_q[take_worker] : '0;
   always_ff @(posedge clk_i) begin
+    if (push) after_q[place] <= done_after_i;
+    if (!rst_ni) begin
+      for (int w = 0; w < Workers; w++) next_ack_q[w] <= LINE_COUNT_BITS'(1);
+    end else if (line_ack) begin
+      next_ack_q[ack_id_i[WorkerBits-1:0]] <= next_ack_q[ack_id_i[WorkerBits-1:0]] + 1'b1;
+    end
     if (take && rst_ni) begin
-      if (write && tail - head_q[take_pair] >= {15'd0, size})
-        $fatal(1, "R4 completion_ring: one more completion in queue %0d of %0d that holds %0d", take_pair, size, tail - head_q[take_pair]);
+      if (write && tail - head_q[take_pair] >= {15'd0, record_size_q})
+        $fatal(1, "R4 completion_ring: one more completion in queue %0d of %0d that holds %0d", take_pair, record_size_q, tail - head_q[take_pair]);
       if (write && reserved_q[take_pair] == tail)
         $fatal(1, "R4 completion_ring: a completion of queue pair %0d for which no slot was reserved", take_pair);
-      if (!behind[LINE_COUNT_BITS-1])
+      if (!unacked[LINE_COUNT_BITS-1])
         $fatal(1, "R3 completion_ring: a completion would overtake its tokens");
+      if (answered && !answer_i)
+        $fatal(1, "R3 completion_ring: what reads memory goes without its answer");
     end
     if (reserve_i && rst_ni) begin
       if (reserved_q[reserve_pair] - head_q[reserve_pair] >= {15'd0, size_q[reserve_pair]})
@@ -722,7 +864,7 @@ module completion_ring
       if (!line_ack && !beat_ack && ack_id_i < MESSAGE_AXI_ID)
         $fatal(1, "R3 completion_ring: write response with unknown ID %0d", ack_id_i);
       if (beat_ack) begin
-        if (sent_new_q[ack_pair] == sent_old_q[ack_pair])
+        if (!sent_some_q[ack_pair])
           $fatal(1, "R3 completion_ring: write response for a completion that was not sent");
         if ({30'd0, answered_o} > tail_q[ack_pair] - visible_q[ack_pair])
           $fatal(1, "R3 completion_ring: a completion was acknowledged that was not written");

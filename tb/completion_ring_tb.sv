@@ -152,11 +152,9 @@ module completion_ring_tb;
       done_addr <= {rnd(), rnd()};
       // What reads memory has none.
       lines_left = (next.reads || chance(40)) ? 0 : between(1, 4);
-      last_line <= 1'b0;
-      if (lines_left != 0 && chance(50)) begin
-        last_line  <= 1'b1;
-        lines_left = lines_left - 1;
-      end
+      last_now = lines_left != 0 && chance(50);
+      last_line <= last_now;
+      if (last_now) lines_left = lines_left - 1;
       done <= next;
     end
   endtask
@@ -240,6 +238,8 @@ module completion_ring_tb;
     total_sent = total_sent + 1;
   endtask
 
+  logic [Workers-1:0] was_empty = '0;
+  logic last_now = 1'b0;
   logic some_record = 1'b0;
   int   lines_left = 0, faulty_seen = 0;   // lines that go before the record; records that are blamed
   int   put [0:Many-1];                 // records that were put together and are not written
@@ -251,7 +251,8 @@ module completion_ring_tb;
   always @(posedge clk) if (rst_n && !resting) begin
     sq_head <= sq_head + below(2);
     for (int k = 0; k < Workers; k++)
-      if (into[k] == out_of[k] && !done_ready[k]) fail($sformatf("worker %0d has no place of its own", k));
+      if (into[k] == out_of[k] && was_empty[k] && !done_ready[k]) fail($sformatf("worker %0d has no place of its own", k));
+    for (int k = 0; k < Workers; k++) was_empty[k] = into[k] == out_of[k];   // its last place is free a cycle later
     q = int'(state_queue);
     if (on[q] && head !== my_head[q]) fail($sformatf("head of %0d is %h, expected %h", q, head, my_head[q]));
     if (error_done) errors_told = errors_told + 1;
@@ -368,7 +369,7 @@ module completion_ring_tb;
       result_of[read_record] = rnd();
       answer_error  <= error_of[read_record];
       answer_result <= result_of[read_record];
-    end else if (reading && !answer && chance(10)) answer <= 1'b1;
+    end else if (reading && !answer && chance(15)) answer <= 1'b1;
 
     // The host.
     if (release_now) begin
@@ -413,7 +414,9 @@ module completion_ring_tb;
     line <= 1'b0;
     if (done_valid || !some_record) begin
       show_record(some_record);
-      want_done <= 1'b0;
+      // At once, some of those that have no lines before them.
+      want_done <= some_record && lines_left == 0 && chance(50);
+      done_after <= issued[w] + int'(last_now);
     end else if (lines_left != 0) begin
       if (chance(70)) begin
         line       <= 1'b1;
