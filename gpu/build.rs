@@ -73,7 +73,8 @@ fn compile(nvcc: &Nvcc, root: &Path, out: &Path) -> Result<String, String> {
     let cache = Cache::of_build(out, CACHE)?;
     let mut command = nvcc.command(root);
     command.args(["-ptx", &format!("-arch=compute_{PTX_ARCHITECTURE}"), KERNELS]);
-    let key = nvcc.key(root, &command)?;
+    // What is done to nvcc's text below is part of what is made.
+    let key = nvcc.key(root, &command)?.file(&root.join("gpu/build.rs"))?;
     let (codes, ptx) = thread::scope(|scope| {
         let codes = scope.spawn(|| nvcc.machine_code(root, &cache));
         let ptx = cache.get("ptx", &key, |directory| {

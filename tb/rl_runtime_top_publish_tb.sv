@@ -1,4 +1,4 @@
-// Hundreds of publishes with KEEP under load, by the queue pair that runs the rollouts: every token is of the version that its
+// A thousand publishes with KEEP under load, by the queue pair that runs the rollouts: every token is of the version that its
 // descriptor names (the scoreboard compares each with that version's), no rollout is lost or ended, and behind a switch a
 // worker adds one token at most under the version that was retired (R18 to R20).
 module rl_runtime_top_publish_tb;
@@ -6,7 +6,7 @@ module rl_runtime_top_publish_tb;
   import bench_reference_pkg::*;
   import desc_pkg::*;
 
-  localparam int Publishes = 300;
+  localparam int Publishes = 1000;
 
   top_bench #(.Workers(4), .FetchDepth(32), .Limit(400000)) bench ();
 
@@ -41,11 +41,11 @@ module rl_runtime_top_publish_tb;
   initial begin
     @(posedge bench.rst_n);
     @(posedge bench.clk);
-    bench.host.begin_case("publishes under load");
+    bench.host.begin_case("a thousand publishes under load");
     bench.host.reward_threshold = 32'h1000;
     bench.host.enable;
     bench.host.load.start(8, 30);
-    version = 16'hFF80;                  // which wraps
+    version = 16'hFE00;                  // which wraps
     for (int n = 0; n < Publishes; n++) begin
       waits_for = $sformatf("the bench waits for publish %0d", n);
       // R19: what it replaces is complete.
