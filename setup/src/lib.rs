@@ -3,6 +3,8 @@
 
 #[path = "../../cosim/build/cache.rs"]
 pub mod cache;
+#[cfg(test)]
+mod fake;
 pub mod model;
 #[allow(dead_code, reason = "the rest is for the build script")]
 #[path = "../../gpu/build/nvcc.rs"]
@@ -386,7 +388,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::shell::fake;
+    use crate::fake::fake;
 
     /// A machine of its own: programs in one directory, headers in another.
     fn host(programs: &[&str], root: bool) -> (TempDir, Host) {

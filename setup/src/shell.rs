@@ -75,17 +75,10 @@ fn start(command: &mut Command) -> Result<ExitStatus> {
     })
 }
 
-/// An executable shell script in `dir`, standing in for a program.
-#[cfg(test)]
-pub fn fake(dir: &Path, name: &str, body: &str) {
-    let file = dir.join(name);
-    std::fs::write(&file, format!("#!/bin/sh\n{body}\n")).unwrap();
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::fake;
 
     #[test]
     fn a_program_that_fails_or_is_missing_is_an_error() {

@@ -5,6 +5,9 @@ mod cocotb;
 mod contract;
 mod doc;
 mod doorbell;
+#[cfg(test)]
+#[path = "../../setup/src/fake.rs"]
+mod fake;
 mod gpu_check;
 mod lab;
 mod lint;

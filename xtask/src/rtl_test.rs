@@ -389,4 +389,4 @@ pub fn fresh_seed() -> u32 {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

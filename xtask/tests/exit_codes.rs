@@ -1,11 +1,14 @@
 //! What the caller of `cargo xtask` sees: exit codes and the last word.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use fake::fake;
 use rstest::rstest;
+
+#[path = "../../setup/src/fake.rs"]
+mod fake;
 
 /// Runs xtask with `path` as the only directory of `PATH`.
 fn xtask(path: &Path, args: &[&str]) -> Output {
@@ -21,12 +24,6 @@ fn xtask(path: &Path, args: &[&str]) -> Output {
         .env("XDG_CACHE_HOME", path.join("cache"))
         .output()
         .unwrap()
-}
-
-fn fake(dir: &Path, name: &str, body: &str) {
-    let file = dir.join(name);
-    fs::write(&file, format!("#!/bin/sh\n{body}\n")).unwrap();
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 fn stderr(output: &Output) -> String {

@@ -2,7 +2,7 @@ use rstest::rstest;
 use tempfile::TempDir;
 
 use super::*;
-use crate::rtl_test::tests::fake;
+use crate::fake::fake;
 
 /// A repository with `rtl/fifo.sv` and the bench `fifo_tb`. Its compiler takes the sources it finds as the program, and
 /// its simulator fails at every `!=` in them.

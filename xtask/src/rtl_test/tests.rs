@@ -1,14 +1,7 @@
 use rstest::rstest;
 
 use super::*;
-
-/// An executable shell script in `dir`, standing in for a program.
-pub(crate) fn fake(dir: &Path, name: &str, body: &str) {
-    use std::os::unix::fs::PermissionsExt;
-    let file = dir.join(name);
-    fs::write(&file, format!("#!/bin/sh\n{body}\n")).unwrap();
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-}
+use crate::fake::fake;
 
 /// A repository with the bench `fifo_tb`, and a simulator of shell scripts.
 struct Fixture {
