@@ -1,4 +1,4 @@
-//! Programs for tests. Other crates' tests include this file by its path: a library has nothing to offer it in.
+//! Programs for tests. Tests of other crates include this file by its path: what is built for tests alone is no part of a library.
 
 use std::path::Path;
 use std::process::Command;
