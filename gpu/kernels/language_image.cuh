@@ -121,6 +121,8 @@ struct Publication {
     __syncwarp();
     settle(to, lane);
     if (lane == 0) loaded = model;
+    // Each lane's own writes: copies of stretches do not go through the generic proxy.
+    stream::publish();
     __syncwarp();
   }
 
