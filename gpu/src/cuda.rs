@@ -96,6 +96,27 @@ impl LanguageMemory {
         self.model_bytes <= Self::SMALL
     }
 
+    /// What to say where a sequence gets less memory than was asked for, `given`, with so many rollouts at a time.
+    fn cut(self, given: Self, rollouts: u32) -> Option<String> {
+        (given.cache_bytes < self.cache_bytes).then(|| {
+            format!(
+                "each of {rollouts} rollouts at a time gets {} bytes for keys and values, not {}, as all of them take half of the free \
+                 memory at most: a longer sequence ends with BAD_SEQUENCE. Use a GPU with more free memory, or fewer of its \
+                 multiprocessors (GpuOptions::sms)",
+                given.cache_bytes, self.cache_bytes
+            )
+        })
+    }
+
+    /// What all of it is, for an error.
+    fn named(self, queues: usize, rollouts: u32) -> String {
+        format!(
+            " (engine 1 takes two models of {} bytes for each of {queues} queue pairs, any of which may be a function of its own, and {} \
+             bytes for each of {rollouts} rollouts at a time: use fewer queue pairs, or a smaller model)",
+            self.model_bytes, self.cache_bytes
+        )
+    }
+
     /// Both in whole lines, for so many rollouts at a time, where so many bytes are free.
     fn within(self, free: u64, rollouts: u32) -> Self {
         let lines = |bytes: u64| bytes.next_multiple_of(64);
@@ -326,13 +347,20 @@ impl Gpu {
         let language_blocks = if language.is_some() { language_blocks(others) } else { 0 };
         let (free, _) = result::mem_get_info().map_err(driver("asking for free memory"))?;
         let rollouts = language_blocks * if small { sizes.threads / sizes.team_threads } else { 1 };
+        let asked = language;
         let language = language.map(|language| language.within(free as u64, rollouts));
+        if let Some(cut) = asked.zip(language).and_then(|(asked, given)| asked.cut(given, rollouts)) {
+            eprintln!("warning: {name}: {cut}");
+        }
         let models = language.map_or(0, |language| 2 * queues as u64 * language.model_bytes);
         let caches = language.map_or(0, |language| u64::from(rollouts) * language.cache_bytes);
         let allocate = |bytes: usize| {
             DeviceMemory::zeroed(&context, &name, bytes).map_err(|error| DeviceError::Memory {
                 bytes,
-                reason: format!("device memory of {name}: {error:?}"),
+                reason: format!(
+                    "device memory of {name}{}: {error:?}",
+                    language.map_or_else(String::new, |it| it.named(queues, rollouts))
+                ),
             })
         };
         let device_memory = [allocate(sizes.state)?, allocate(models as usize)?, allocate(caches as usize)?];
@@ -596,6 +624,13 @@ mod tests {
     #[test]
     fn caches_take_half_of_what_is_free() {
         let memory = LanguageMemory { model_bytes: 65, cache_bytes: 1 << 20 };
+        assert_eq!(memory.cut(memory.within(1 << 30, 100), 100), None);
+        let cut = memory.cut(memory.within(1 << 20, 3), 3).unwrap();
+        assert!(
+            cut.contains("174720 bytes") && cut.contains("not 1048576") && cut.contains("BAD_SEQUENCE"),
+            "{cut}"
+        );
+        assert!(memory.named(16, 3).contains("two models of 65 bytes for each of 16 queue pairs"));
         assert_eq!(memory.within(1 << 30, 100), LanguageMemory { model_bytes: 128, cache_bytes: 1 << 20 });
         assert_eq!(memory.within(1 << 20, 3), LanguageMemory { model_bytes: 128, cache_bytes: 174_720 });
     }

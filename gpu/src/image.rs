@@ -112,7 +112,9 @@ pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Kernels, ImageError> {
         }
     }
     if nvrtc::is_present() {
-        let image = nvrtc::compile(embedded::SOURCE, &architecture(major, minor))?;
+        let architecture = architecture(major, minor);
+        eprintln!("{}", compiles_now(&architecture));
+        let image = nvrtc::compile(embedded::SOURCE, &architecture)?;
         if let Some(kernels) = attempt(Origin::Nvrtc, Ptx::from_binary(image))? {
             return Ok(kernels);
         }
@@ -121,6 +123,14 @@ pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Kernels, ImageError> {
         return Err(ImageError::NoImage);
     }
     Err(ImageError::OldDriver { driver: driver_version()?, major, minor, refused: refusals(&refused) })
+}
+
+/// What is said before NVRTC compiles the kernels, as nothing else happens for a minute.
+fn compiles_now(architecture: &str) -> String {
+    format!(
+        "note: this program has no kernels for this GPU that its driver takes, so NVRTC compiles them for {architecture} now: a minute or \
+         more, at every start. `cargo xtask setup --gpu` and a new build avoid that"
+    )
 }
 
 /// What nvcc made for a GPU of this compute capability, the best first.
@@ -179,6 +189,15 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    #[test]
+    fn a_compilation_at_the_start_is_announced() {
+        let text = compiles_now("sm_90a");
+        assert!(
+            text.contains("sm_90a") && text.contains("a minute") && text.contains("setup --gpu"),
+            "{text}"
+        );
+    }
 
     /// The names of the kernels: whatever the source says.
     fn kernels() -> Vec<&'static str> {

@@ -200,7 +200,8 @@ fn kernels_of(ptx: &str) -> Vec<Proxies> {
         let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
         // What it returns stands before its name.
         let rest = rest.trim_start();
-        let rest = if rest.starts_with('(') { rest.split_once(')').map_or("", |(_, rest)| rest) } else { rest };
+        let rest =
+            if rest.starts_with('(') { rest.split_once(')').map_or("", |(_, rest)| rest) } else { rest };
         let is_of_name = |c: char| c.is_alphanumeric() || "_$%".contains(c);
         let name = rest.trim_start().split(|c| !is_of_name(c)).next().unwrap_or_default();
         let body = text.find('{').map_or("", |brace| &text[brace..]);
