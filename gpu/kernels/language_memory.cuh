@@ -41,6 +41,7 @@ __device__ __forceinline__ void subscribe() { order_proxies(); }
 __device__ __forceinline__ void begins_to_read(const char*) {}
 __device__ __forceinline__ void ends_reading(const char*) {}
 __device__ __forceinline__ void begins_to_load(const char*, uint64_t) {}
+__device__ __forceinline__ void lies(const char*, uint64_t) {}
 
 // Whether the GPU copies whole stretches of memory at one instruction.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

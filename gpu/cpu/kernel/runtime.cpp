@@ -629,8 +629,9 @@ void ends_reading(const void* image) {
 void begins_to_load(const void* to, uint64_t bytes) {
   if (!is_of_device(to, bytes)) return;
   const auto* const readers = readers_of(to);
-  if (readers != nullptr && readers->load() != 0)
-    block->device.complain("R19: block " + std::to_string(block->index) + " loads a model over one that a rollout reads");
+  if (readers == nullptr || readers->load() == 0) return;
+  block->device.complain("R19: block " + std::to_string(block->index) + " loads a model over one that a rollout reads");
+  block->device.dead = true;
 }
 
 bool is_of_another(const void* address, uint64_t bytes) {
@@ -645,6 +646,8 @@ bool is_of_another(const void* address, uint64_t bytes) {
   std::snprintf(text, sizeof text, "block %u accesses %llu bytes at %p, which is no model and no cache", block->index,
                 static_cast<unsigned long long>(bytes), address);
   block->device.complain(text);
+  // Before it follows what it read there.
+  block->device.dead = true;
   return false;
 }
 
