@@ -263,7 +263,7 @@ pub struct MachineCode {
 
 /// Removes the files of a compilation in between, but for the PTX: the preprocessed source alone is megabytes.
 fn tidy(directory: &Path) -> Result<(), String> {
-    for file in children(directory, "").into_iter() {
+    for file in children(directory, "") {
         if ![CODE, REPORT, PTX].iter().any(|kept| file.ends_with(kept)) {
             fs::remove_file(&file).map_err(|error| format!("cannot remove {}: {error}", file.display()))?;
         }

@@ -203,7 +203,7 @@ fn kernels_of(ptx: &str) -> Vec<Proxies> {
         let rest =
             if rest.starts_with('(') { rest.split_once(')').map_or("", |(_, rest)| rest) } else { rest };
         let is_of_name = |c: char| c.is_alphanumeric() || "_$%".contains(c);
-        let name = rest.trim_start().split(|c| !is_of_name(c)).next().unwrap_or_default();
+        let name = rest.trim_start().split(|c: char| !is_of_name(c)).next().unwrap_or_default();
         let body = text.find('{').map_or("", |brace| &text[brace..]);
         if !body.is_empty() {
             functions.push((name, word == ".entry", body));
@@ -224,14 +224,14 @@ fn kernels_of(ptx: &str) -> Vec<Proxies> {
         seen
     };
     let count = |body: &str, what: &[&str]| -> usize {
-        let line = |line: &&str| what.iter().any(|what| line.trim_start().starts_with(what));
+        let line = |line: &&str| what.iter().any(|what| line.trim_start().starts_with(*what));
         body.lines().filter(line).count()
     };
     let entries = (0..functions.len()).filter(|&k| functions[k].1);
     entries
         .map(|k| {
             let bodies: Vec<&str> = reached(k).into_iter().map(|k| functions[k].2).collect();
-            let all = |what: &[&str]| bodies.iter().map(|body| count(body, what)).sum();
+            let all = |what: &[&str]| -> usize { bodies.iter().map(|&body| count(body, what)).sum() };
             Proxies {
                 name: functions[k].0.to_owned(),
                 copies: all(&["cp.async.bulk.shared"]),
