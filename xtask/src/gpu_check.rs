@@ -204,7 +204,9 @@ fn kernels_of(ptx: &str) -> Vec<Proxies> {
             if rest.starts_with('(') { rest.split_once(')').map_or("", |(_, rest)| rest) } else { rest };
         let is_of_name = |c: char| c.is_alphanumeric() || "_$%".contains(c);
         let name = rest.trim_start().split(|c: char| !is_of_name(c)).next().unwrap_or_default();
+        // What stands behind it names the next function.
         let body = text.find('{').map_or("", |brace| &text[brace..]);
+        let body = body.split_once("\n}").map_or(body, |(body, _)| body);
         if !body.is_empty() {
             functions.push((name, word == ".entry", body));
         }
@@ -357,6 +359,7 @@ ptxas info    : Function properties for _Z6helperPii
 \tfence.proxy.async.shared::cta;
 \tret;
 }
+\t// .globl\tbegins
 .func begins(
 )
 {
@@ -370,6 +373,7 @@ ptxas info    : Function properties for _Z6helperPii
 \tcopies,
 \t(param0);
 }
+\t// .globl\tfenced
 .visible .entry fenced(
 \t.param .u64 fenced_param_0
 )
