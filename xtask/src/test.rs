@@ -6,20 +6,37 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::seeds::Start;
 use crate::steps::Steps;
-use crate::{cocotb, contract, gpu_check, lint, rtl_test, tsan};
+use crate::{cocotb, contract, drawn, gpu_check, lint, rtl_test, tsan};
 use doorbell_setup::nvcc::Places;
 use doorbell_setup::{self as setup, shell};
 
 /// What the tests need, but for cocotb: that is installed in its own step, which alone fails without PyPI.
 const TOOLS: setup::Options = setup::Options { check: false, wave: false, gpu: true, cocotb: false };
 
+/// What `test` draws.
+#[derive(clap::Args, Default)]
+pub struct Options {
+    /// Only the random tests, each over 200 seeds; `test` without it draws from the committed seed
+    #[arg(long)]
+    long: bool,
+    /// Without the testbenches
+    #[arg(long, requires = "long")]
+    rust: bool,
+    #[command(flatten)]
+    start: Start,
+}
+
 /// Installs what is missing, then runs every test.
 ///
 /// # Errors
 /// When something cannot be installed or a test fails.
-pub fn run(root: &Path) -> Result<()> {
+pub fn run(root: &Path, options: &Options) -> Result<()> {
     setup::run(root, TOOLS)?;
+    if options.long {
+        return drawn::long(root, options.start.first(), options.rust);
+    }
     let mut steps = Steps::new("test");
     steps.run("contract", || contract::run(root, true));
     steps.run("testbenches", || rtl_test::run(root, &rtl_test::Options::default()));
@@ -118,7 +135,7 @@ pub fn ci(root: &Path) -> Result<()> {
     setup::run(root, TOOLS)?;
     let mut steps = Steps::new("ci");
     steps.run("lint", || lint::run(root));
-    steps.run("test", || run(root));
+    steps.run("test", || run(root, &Options::default()));
     steps.finish()
 }
 
