@@ -53,7 +53,7 @@ use crate::policy::Policy;
 use crate::reward::{Judged, Prompts, Request, Tickets, Verdict};
 use crate::rollout::{RolloutId, Slab, State, TransitionError};
 use crate::trajectory::Spans;
-use aborts::Asker;
+use aborts::{Asker, NO_REQUEST};
 use admission::Admission;
 use groups::Stop;
 use ids::WireIds;
@@ -66,6 +66,8 @@ use versions::{Publishes, Versions};
 
 /// Completions taken at a time.
 const POLL: usize = 256;
+/// Requests of other threads, of a kind, that are answered in a turn: they must not keep it from the device.
+const ASKS_PER_TURN: usize = 16;
 /// Failed rollouts of which more than the number is kept.
 const FAILURES: usize = 64;
 /// Idle turns between two looks at the clock.
@@ -141,6 +143,8 @@ pub struct Pipeline {
     lives: Slab<Life>,
     groups: Box<[Group]>,
     free_groups: Vec<u32>,
+    /// The request of each group's place, for aborts to find it.
+    requests_by_group: Box<[u64]>,
     /// Number of the next request: none is ever used twice.
     next_request: u64,
     wire_ids: WireIds,
@@ -163,6 +167,9 @@ pub struct Pipeline {
     scores: Vec<i32>,
     /// Those who may ask for aborts.
     askers: Vec<Asker>,
+    /// Whose turn it is among them, and among those who publish.
+    next_asker: usize,
+    next_publisher: usize,
     /// Descriptors made and not yet taken by the device.
     batch: Vec<HwDesc>,
     completions: Box<[HwCompletion]>,
@@ -227,6 +234,7 @@ impl Pipeline {
             metrics: parts.metrics,
             lives,
             groups: (0..slots).map(|_| Group::none()).collect(),
+            requests_by_group: vec![NO_REQUEST; slots as usize].into(),
             free_groups: (0..slots).rev().collect(),
             next_request: 0,
             wire_ids: WireIds::new(),
@@ -243,6 +251,8 @@ impl Pipeline {
             requests: Vec::with_capacity(group),
             scores: Vec::with_capacity(group),
             askers: vec![],
+            next_asker: 0,
+            next_publisher: 0,
             batch: Vec::with_capacity(capacity),
             completions: vec![HwCompletion::default(); POLL].into(),
             verdicts: vec![nothing_judged(); POLL].into(),
@@ -276,7 +286,7 @@ impl Pipeline {
             let began = self.journal.read_clock();
             let Admission { admitted, ended } = self.admit_from(source)?;
             if ended && self.is_idle() {
-                return if self.journal.wants_lives() { self.take_lives() } else { Ok(()) };
+                return if self.journal.wants_lives() { self.take_lives(usize::MAX) } else { Ok(()) };
             }
             let moved = self.turn()? || admitted;
             let spent = self.journal.read_clock().since(began);
