@@ -328,9 +328,9 @@ impl Pipeline {
     /// # Errors
     /// As [`run`](Self::run), but for `Stalled`.
     pub fn turn(&mut self) -> Result<bool, RuntimeError> {
-        let mut moved = self.take_aborts()?;
-        moved |= self.take_publishes();
-        moved |= self.take_verdicts()?;
+        // Whoever asks without end must not keep the device from its time.
+        let asked = self.take_aborts()? | self.take_publishes();
+        let mut moved = self.take_verdicts()?;
         moved |= self.take_stored()?;
         moved |= self.submit()?;
         // A device that gets its time in `poll` gets it when there is nothing else to do.
@@ -338,7 +338,7 @@ impl Pipeline {
         moved |= self.post_answers()?;
         moved |= self.post_groups()?;
         moved |= self.post_trajectories()?;
-        moved |= self.end_done()?;
+        moved |= self.end_done()? | asked;
         if moved {
             self.publish();
         }
