@@ -178,3 +178,28 @@ fn idle_judges_sleep() {
     let end = Box::new(pool).shutdown(PATIENCE);
     assert!(end.faults.is_empty(), "{:?}", end.faults);
 }
+
+/// Sizes that do not fit each other are an error where they are set, and none of a run.
+#[test]
+fn sizes_are_checked_against_each_other() {
+    let options = Options { slots: 64, max_output_tokens: 64, ..Options::default() };
+    let parts = |token_bytes| {
+        let config = QueueConfig { token_bytes, ..QueueConfig::default() };
+        let device = Box::new(Driver::new(ModelPlatform::new(), config).unwrap());
+        Parts::sized(&options, device, &requests(1), 4096, |memory| {
+            Box::new(Inline::new(memory, 64, 64, |_| DigestJudge { threshold: 0 }))
+        })
+        .unwrap()
+    };
+    let fits = options.token_bytes();
+    assert!(Pipeline::new(options.clone(), parts(fits)).is_ok());
+    let refused = [
+        ("token region", parts(fits / 2)),
+        ("number of prompts", Parts { prompts: Prompts::new(4, 8), ..parts(fits) }),
+        ("slots with spans", Parts { spans: Spans::new(4, 1), ..parts(fits) }),
+    ];
+    for (what, parts) in refused {
+        let error = Pipeline::new(options.clone(), parts).err().expect(what).to_string();
+        assert!(error.contains(what) && error.contains("at least"), "{error}");
+    }
+}

@@ -345,9 +345,9 @@ impl Device for Sharded {
                 }
                 working |= self.shards[shard].in_flight() > 0;
             }
-            // There is an error to tell of.
-            if self.failure.is_some() {
-                return Ok(true);
+            // Nobody has completions that would come before it.
+            if let Some(failure) = self.failure.take() {
+                return Err(failure);
             }
             if !working || Instant::now() >= deadline {
                 return Ok(false);

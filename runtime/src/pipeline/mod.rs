@@ -46,11 +46,11 @@ pub use ports::{Discard, RewardStage, TrajectoryStage};
 pub use source::{Feed, Next, Source};
 pub use versions::{PublishAnswer, PublishRefusal, Publisher};
 
-use crate::events::Recorder;
-use crate::kv::{PrefixCounts, Prefixes};
+use crate::events::{Clock, Recorder};
+use crate::kv::{PrefixConfig, PrefixCounts, Prefixes};
 use crate::metrics::Metrics;
-use crate::policy::Policy;
-use crate::reward::{Judged, Prompts, Request, Tickets, Verdict};
+use crate::policy::{Policy, PolicyKind};
+use crate::reward::{AnswerMemory, Judged, Prompts, Request, Tickets, Verdict};
 use crate::rollout::{RolloutId, Slab, State, TransitionError};
 use crate::trajectory::Spans;
 use aborts::{Asker, NO_REQUEST};
@@ -102,6 +102,74 @@ pub struct Parts {
     pub recorder: Option<Recorder>,
     /// What is counted and measured, for other threads to read.
     pub metrics: Arc<Metrics>,
+}
+
+impl Parts {
+    /// Parts whose sizes follow from `options` and from the longest of `requests`: groups share KV blocks in an arena of
+    /// `kv_blocks`, first come is first served, and trajectories are discarded. `rewards` makes the reward stage, given the memory
+    /// that judges read. Any of the fields may be replaced after.
+    ///
+    /// # Errors
+    /// `Kv` if the arena cannot be.
+    pub fn sized(
+        options: &Options,
+        device: Box<dyn Device>,
+        requests: &[doorbell_trace::Request],
+        kv_blocks: u32,
+        rewards: impl FnOnce(AnswerMemory) -> Box<dyn RewardStage>,
+    ) -> Result<Parts, RuntimeError> {
+        let slots = options.slots;
+        let prompt_ids = requests.iter().map(|request| request.prefix.len()).max().unwrap_or(0);
+        let prompt_tokens = requests.iter().map(|request| request.prompt_tokens).max().unwrap_or(1);
+        let prompts = Prompts::new(slots, prompt_ids);
+        let memory = AnswerMemory { tokens: device.token_regions(), prompts: prompts.clone() };
+        let kv = PrefixConfig {
+            blocks: kv_blocks,
+            prefixes: slots,
+            branches: slots,
+            prompt_tokens,
+            answer_tokens: options.max_output_tokens,
+            ..PrefixConfig::default()
+        };
+        let name = device.name().to_owned();
+        Ok(Parts {
+            device,
+            sq_start: None,
+            policy: PolicyKind::Fifo.build(slots),
+            kv: Prefixes::new(kv)?,
+            rewards: rewards(memory),
+            prompts,
+            trajectories: Box::new(Discard::new(slots)),
+            spans: Spans::new(slots, 1),
+            language: None,
+            recorder: None,
+            metrics: Arc::new(Metrics::new(&name, Clock::new(), None)),
+        })
+    }
+
+    /// Checks sizes against each other.
+    fn check(&self, options: &Options) -> Result<(), RuntimeError> {
+        let short =
+            |field, value: u64, expected: String| Err(RuntimeError::Options { field, value, expected });
+        let slots = options.slots as usize;
+        if self.prompts.groups() < slots {
+            let expected = format!("at least {slots}, as many as there are slots (Prompts::new)");
+            return short("the number of prompts", self.prompts.groups() as u64, expected);
+        }
+        if self.spans.slots() < slots {
+            let expected = format!("at least {slots}, as many as there are slots (Spans::new)");
+            return short("the number of slots with spans", self.spans.slots() as u64, expected);
+        }
+        let least = self.device.token_regions().iter().map(|region| region.bytes()).min().unwrap_or(0);
+        if least < options.token_bytes() {
+            let expected = format!(
+                "at least {} (Options::token_bytes, for QueueConfig::token_bytes)",
+                options.token_bytes()
+            );
+            return short("the device's token region in bytes", least, expected);
+        }
+        Ok(())
+    }
 }
 
 /// What is left of a pipeline.
@@ -194,6 +262,7 @@ impl Pipeline {
     pub fn new(options: Options, parts: Parts) -> Result<Pipeline, RuntimeError> {
         options.check()?;
         let slots = options.slots;
+        parts.check(&options)?;
         let mut queues = Queues::new(slots);
         let lives = Slab::new(slots, |_| Life::none());
         for slot in 0..slots {
