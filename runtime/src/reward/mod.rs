@@ -308,7 +308,7 @@ pub enum JudgeFault {
     },
     /// It missed the deadline, and was left behind.
     #[error("judge {judge} was at an answer for more than {deadline:?} and was left behind; {}",
-        if *replaced { "another one took its place" } else { "no replacement is left (PoolOptions::replacements)" })]
+        if *replaced { "another one took its place" } else { "no other could be started in its place (PoolOptions::replacements, or a factory that hangs)" })]
     Hung {
         /// Which.
         judge: u32,
