@@ -92,6 +92,30 @@ fn a_fault_without_a_place_is_found(#[case] fault: &str) {
     assert!(!report.contains("identical"), "{report}");
 }
 
+/// A fault that nobody sees is no success.
+#[rstest]
+#[case("--inject token:9999999")]
+#[case("--limit 60 --inject completion")]
+#[case("--limit 60 --inject hang")]
+#[case("--inject completion:9999999:status")]
+#[case("--inject hang:9999999")]
+#[case("--limit 20 --stop-every 2 --inject token:9999999")]
+#[case("--limit 20 --inject event:full")]
+fn a_fault_that_is_never_planted_is_told(#[case] arguments: &str) {
+    let report = report(&format!("--devices model,model {arguments}"), 1);
+    let fault = arguments.rsplit(' ').next().unwrap();
+    assert!(report.contains(&format!("not found: the fault '{fault}")), "{report}");
+    assert!(report.contains("was never planted in model#2"), "{report}");
+    assert!(!report.contains("identical"), "{report}");
+    let directory = tempdir().unwrap();
+    let json = doorbell(directory.path(), &format!("compare --devices model,model {arguments} --json -"));
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(
+        (json["fault"]["found"].as_bool(), json["fault"]["device"].as_str()),
+        (Some(false), Some("model#2"))
+    );
+}
+
 #[rstest]
 #[case::unknown_device(
     "--devices model,tpu",
