@@ -78,7 +78,7 @@ pub fn record_wave(
         Some(_) => to..to,
         None => (from + MARGIN).min(to)..to,
     };
-    let workers = driver.config().workers.unwrap_or(1);
+    let workers = driver.platform().built().workers;
     drop(driver);
     let of_token = in_step.is_some();
     let save = match path.with_extension("gtkw") {
