@@ -167,6 +167,24 @@ fn bad_usage(#[case] arguments: &str, #[case] code: i32, #[case] problem: &str) 
     assert!(run.stderr.starts_with(problem), "{}", run.stderr);
 }
 
+/// Queue pairs of one function have one region for models: what to give is told, and works.
+#[cfg(feature = "lm")]
+#[rstest]
+#[case("--queues 4 --functions 3", false)]
+#[case("--queues 2", false)]
+#[case("--devices model,model:queues=4:functions=2", false)]
+#[case("--queues 4 --functions 4", true)]
+fn queue_pairs_of_one_function_share_a_model(#[case] arguments: &str, #[case] fits: bool) {
+    let run = run(&format!("--model micro --limit 2 {arguments}"));
+    if fits {
+        assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+        return;
+    }
+    assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
+    assert!(run.stderr.starts_with("error: --model takes one queue pair in each function"), "{}", run.stderr);
+    assert!(run.stderr.contains("give --queues ") && !run.stderr.contains("model_bytes"), "{}", run.stderr);
+}
+
 #[test]
 fn a_comparison_of_all_devices_needs_the_gpus_that_it_names() {
     let run = run("--gpus 4294967295");
