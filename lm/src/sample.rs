@@ -3,8 +3,9 @@
 
 use doorbell_contract::{GOLDEN, mix};
 
-use crate::number::round_shift;
+use crate::number::{clamp, round_shift};
 use crate::ops::BLOCK;
+use crate::rival::{Rival, is};
 use crate::tables::{LOG_FRACTION, log2, power_of_logit, ratio_log2};
 
 /// log2(e) / temperature with 20 fraction bits, by which logits become powers of 2; 0 stands for temperature 0, the most likely token.
@@ -98,7 +99,10 @@ pub fn sample(logits: &[i32], sharpness: Sharpness, draw: Draw) -> Sampled {
 pub fn log_probability(logits: &[i32], sharpness: Sharpness, token: u32) -> i32 {
     let sharpness = if sharpness == Sharpness::GREEDY { Sharpness::ONE } else { sharpness };
     // A power of 2 with 10 fraction bits.
-    let power = |&logit: &i32| round_shift(i64::from(logit) * i64::from(sharpness.0), 20);
+    let power = |&logit: &i32| {
+        let power = round_shift(i64::from(logit) * i64::from(sharpness.0), 20);
+        if is(Rival::PowerStaysWithin32Bits) { clamp(power).into() } else { power }
+    };
     let mut bins = Bins::new();
     for block in logits.chunks(BLOCK) {
         let mut powers = [0; BLOCK];
