@@ -47,7 +47,7 @@ pub fn extreme(number: u32) -> Image {
     let mut model = if number < 2 { drawn(shape, Some(number)) } else { hashed(shape) };
     model.epsilon = if number == 3 { (1 << 20) - 1 } else { 1 };
     if number == 2 {
-        model.tokens.exponent -= 8;
+        model.tokens.exponent -= 9;
     }
     if number == 3 {
         for gemma in model.layers.iter_mut().filter_map(|layer| layer.gemma.as_mut()) {
