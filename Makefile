@@ -16,7 +16,7 @@ RELEASE := cargo run --release --package doorbell --
 # Of the program only what `compare` needs; xtask says the same.
 # With several queue pairs in ARGS, the RTL that has them too.
 COMPARE = cargo run --release --package doorbell --no-default-features --features \
-  "rtl gpu$(if $(findstring queues,$(ARGS)), doorbell-cosim/variants)" -- compare
+  "rtl gpu$(if $(findstring queues,$(ARGS)), variants)" -- compare
 
 .PHONY: compare run smoke test lint setup contract verilate sim-rtl cosim test-rtl-bridge rtl-test cocotb bench-rtl \
   bench-pipeline bench-cow bench-tax bench-hw-fastpath bench-all labs lab-run \

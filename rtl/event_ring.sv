@@ -478,8 +478,9 @@ module event_ring
   end
 
   always_ff @(posedge clk_i) begin
+    // A fault of a ring that ended is none of the ring that starts: faulty_q forgets it, and so must who picks it in that cycle.
     if (!rst_ni) told_q <= 1'b0;
-    else if (told_q || picks) told_q <= picks || !frees;
+    else if (told_q || picks) told_q <= picks ? !(picks_fault && mine[pick_pair]) : !frees;
     if (picks) begin
       told_fault_q  <= picks_fault;
       told_pair_q   <= pick_pair;

@@ -110,6 +110,8 @@ module event_ring_run #(
   int          n_life = 0, n_fault = 0, n_skip = 0, n_error = 0, n_starts = 0, n_double = 0, n_urgent = 0, n_lost = 0;
   // Of the phase of the test.
   logic        lazy, calm, faulty;
+  logic        closing = 1'b0, opening = 1'b0;    // every queue pair stops, and none starts; one starts at once
+  int          last_pair = 0;                     // the last that became inactive
 
   initial begin
     for (int q = 0; q < Queues; q++) begin
@@ -307,6 +309,7 @@ module event_ring_run #(
     if (busy[k]) fail($sformatf("R12: queue pair %0d is inactive and busy", k));
     pass_over(k, vis[k]);
     active[k] = 1'b0;
+    last_pair = k;
     some = 1'b0;
     for (int o = 0; o < Queues; o++) if (o % Functions == k % Functions && active[o]) some = 1'b1;
     if (!some && runs[k % Functions]) begin
@@ -335,8 +338,9 @@ module event_ring_run #(
 
     // Lives.
     for (int k = 0; k < Queues; k++) if (active[k] && !on[k] && underway[k] == 0 && !busy[k]) deactivate(k);
-    pick = below(Queues);
-    if (!active[pick] && chance(20)) begin
+    pick = opening ? last_pair : below(Queues);
+    if (closing) on = '0;
+    else if (!active[pick] && (opening || chance(20))) begin
       some = 1'b0;
       f    = pick % Functions;
       for (int o = 0; o < Queues; o++) if (o % Functions == f && active[o]) some = 1'b1;
@@ -438,6 +442,20 @@ module event_ring_run #(
     while (items < life_count) tick;
   endtask
 
+  // Faults in the cycle in which the last queue pair becomes inactive, a start `gap` cycles later. The ring that ended takes no
+  // event of them any more, and the ring that starts is empty.
+  task automatic faults_at_the_end(input int gap);
+    closing = 1'b1;
+    while (active != '0) tick;
+    raised = '1;
+    repeat (gap - 1) tick;
+    closing = 1'b0;
+    opening = 1'b1;
+    tick;
+    opening = 1'b0;
+    run(20);
+  endtask
+
   initial begin
     stop_chance = 0;
     @(posedge rst_n);
@@ -446,6 +464,8 @@ module event_ring_run #(
     run(lives / 4);
     if (n_skip != 0 || n_lost != 0) fail($sformatf("R23: %0d events were dropped, and there was room for all", n_skip));
     if (n_life == 0) fail("no LIFE event was seen");
+    for (int gap = 1; gap <= 3; gap++) faults_at_the_end(gap);
+    if (n_fault != 0) fail($sformatf("R23: %0d FAULT events of a ring that had ended", n_fault));
     calm = 1'b0;
     for (int k = 0; k < 12; k++) begin
       lazy        = k % 2 == 1;

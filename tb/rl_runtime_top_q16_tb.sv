@@ -45,7 +45,7 @@ module rl_runtime_top_q16_tb;
     latency_of(16);
     latency_of(40);
     bench.faults = chance(30);
-    bench.share(2, 60);
+    bench.share(2, drawn(30, 60));
     finish_bench("rl_runtime_top_q16_tb");
   end
 endmodule

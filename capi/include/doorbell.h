@@ -12,7 +12,7 @@
 // Every function may be called from any thread; calls on one device take turns. A handle is a number in disguise and is
 // never looked through: a closed one, or garbage, gives DOORBELL_BAD_HANDLE. NULL and misaligned pointers give
 // DOORBELL_BAD_ARGUMENT; other pointers must be valid for what is said of them. Nothing aborts, and no exception or
-// panic leaves a function.
+// panic leaves a function: not in a destructor of a thread's key or in a function of atexit() either.
 #ifndef DOORBELL_H
 #define DOORBELL_H
 
@@ -76,8 +76,8 @@ struct doorbell_features {
 // The version of this library, as DOORBELL_API_VERSION.
 uint32_t doorbell_api_version(void);
 
-// What went wrong in the last call of this thread that did not return DOORBELL_OK, in words; "" before the first. Valid
-// until this thread's next call.
+// What went wrong in the last call of this thread that did not return DOORBELL_OK, in words, at most 2,047 bytes; "" before
+// the first. Valid until this thread's next call.
 const char *doorbell_error_text(void);
 
 // The name of a code, such as "DOORBELL_FULL"; never NULL.

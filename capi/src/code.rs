@@ -1,7 +1,6 @@
 //! Results and the text that goes with them.
 
-use std::cell::RefCell;
-use std::ffi::CString;
+use std::cell::UnsafeCell;
 
 use doorbell_devices::OpenError;
 use doorbell_host::DeviceError;
@@ -80,17 +79,63 @@ impl From<OpenError> for Refusal {
     }
 }
 
+/// Bytes of a text with its 0; a longer one is cut.
+const TEXT_BYTES: usize = 2048;
+/// What stands where a text was cut.
+const CUT: &str = " ...";
+
 thread_local! {
-    static TEXT: RefCell<CString> = RefCell::default();
+    // Nothing that is dropped: a text can be kept in any moment of a thread's life, the destructors of its keys
+    // (pthread_key_create) included, which run after those of Rust.
+    static TEXT: UnsafeCell<[u8; TEXT_BYTES]> = const { UnsafeCell::new([0; TEXT_BYTES]) };
 }
+const _: () = assert!(!std::mem::needs_drop::<UnsafeCell<[u8; TEXT_BYTES]>>());
 
 /// Keeps the text of this thread's last refusal.
 pub fn keep(text: &str) {
-    let text = CString::new(text.replace('\0', "\\0")).unwrap_or_default();
-    TEXT.with(|kept| *kept.borrow_mut() = text);
+    let fits = |bytes: usize| bytes < TEXT_BYTES;
+    let text = text.replace('\0', "\\0");
+    let (head, tail) = if fits(text.len()) {
+        (text.as_str(), "")
+    } else {
+        (&text[..text.floor_char_boundary(TEXT_BYTES - 1 - CUT.len())], CUT)
+    };
+    let bytes = head.bytes().chain(tail.bytes()).chain([0]);
+    TEXT.with(|kept| {
+        // SAFETY: this thread's own, and nothing else is called while the reference lives. The C program reads it between calls.
+        let kept = unsafe { &mut *kept.get() };
+        kept.iter_mut().zip(bytes).for_each(|(kept, byte)| *kept = byte);
+    });
 }
 
 /// Where it lies, until the next is kept.
 pub fn kept() -> *const std::ffi::c_char {
-    TEXT.with(|kept| kept.borrow().as_ptr())
+    TEXT.with(|kept| kept.get().cast_const().cast())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    #[test]
+    fn a_text_is_kept_whole_or_cut_between_letters() {
+        for (text, expected) in [
+            ("short".to_owned(), "short".to_owned()),
+            ("a\0b".to_owned(), "a\\0b".to_owned()),
+            ("x".repeat(TEXT_BYTES - 1), "x".repeat(TEXT_BYTES - 1)),
+            ("x".repeat(TEXT_BYTES), "x".repeat(TEXT_BYTES - 5) + CUT),
+            // Two bytes each, from an odd place on.
+            (
+                "x".to_owned() + &"é".repeat(TEXT_BYTES),
+                "x".to_owned() + &"é".repeat((TEXT_BYTES - 6) / 2) + CUT,
+            ),
+            (String::new(), String::new()),
+        ] {
+            keep(&text);
+            // SAFETY: ends with a 0, and nothing is kept meanwhile.
+            assert_eq!(unsafe { CStr::from_ptr(kept()) }.to_str(), Ok(expected.as_str()));
+        }
+    }
 }

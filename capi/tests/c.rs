@@ -123,6 +123,26 @@ fn rollouts_are_what_the_contract_says(flags: &[&str]) {
     }
 }
 
+/// Calls in destructors of keys, which end the program if a thread-local value of the library is gone by then.
+fn any_moment_of_a_thread_will_do(flags: &[&str]) {
+    let directory = tempfile::tempdir().unwrap();
+    let program = build("tests/threads.c", "c", flags, directory.path());
+    for device in DEVICES {
+        let output = run(&program, &[device]);
+        assert_eq!(output.status.code(), Some(0), "{device}: {}", text(&output));
+    }
+}
+
+#[test]
+fn any_moment_of_a_thread_from_c() {
+    any_moment_of_a_thread_will_do(&[]);
+}
+
+#[test]
+fn any_moment_of_a_thread_from_c_under_address_sanitizer() {
+    any_moment_of_a_thread_will_do(ASAN);
+}
+
 #[test]
 fn groups_versions_log_probabilities_and_rewards_from_c() {
     rollouts_are_what_the_contract_says(&[]);

@@ -5,6 +5,8 @@
 
 mod commands;
 mod failure;
+#[cfg(not(all(feature = "bench", feature = "cosim", feature = "lm", feature = "runtime")))]
+mod left_out;
 #[cfg(all(feature = "lm", feature = "rtl"))]
 mod lockstep;
 #[cfg(feature = "lm")]
@@ -30,6 +32,10 @@ static ALLOCATOR: doorbell_guard::CountingAllocator = doorbell_guard::CountingAl
     after_help = "Exit codes: 0 success, all devices agree; 1 devices differ, one failed, or stored data is damaged; \
     2 bad usage, input or output; 3 a device that was asked for is not there."
 )]
+#[cfg_attr(
+    not(all(feature = "bench", feature = "cosim", feature = "lm", feature = "runtime")),
+    command(before_help = left_out::HELP)
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -42,6 +48,9 @@ enum Command {
     /// Drive every rollout of a trace through its life on one device, to stored trajectories
     #[cfg(feature = "runtime")]
     Run(Box<commands::run::Args>),
+    #[cfg(not(feature = "runtime"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Run(left_out::Args),
     /// Look at traces, convert and generate them
     #[command(subcommand)]
     Trace(commands::trace::Command),
@@ -49,19 +58,34 @@ enum Command {
     #[cfg(feature = "runtime")]
     #[command(subcommand)]
     Trajectories(commands::trajectories::Command),
+    #[cfg(not(feature = "runtime"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Trajectories(left_out::Args),
     /// Run the named cases of the co-simulation
     #[cfg(feature = "cosim")]
     Cosim(commands::cosim::Args),
+    #[cfg(not(feature = "cosim"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Cosim(left_out::Args),
     /// Answer a prompt with a language model, token by token
     #[cfg(feature = "lm")]
     Generate(commands::generate::Args),
+    #[cfg(not(feature = "lm"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Generate(left_out::Args),
     /// List, show, import and judge language models
     #[cfg(feature = "lm")]
     #[command(subcommand)]
     Model(commands::model::Command),
+    #[cfg(not(feature = "lm"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Model(left_out::Args),
     /// Measure throughput, each figure beside its limit
     #[cfg(feature = "bench")]
     Bench(commands::bench::Args),
+    #[cfg(not(feature = "bench"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Bench(left_out::Args),
     /// Run candle for `bench lm`, which starts it
     #[cfg(feature = "candle")]
     #[command(name = doorbell_bench::candle::COMMAND, hide = true)]
@@ -73,9 +97,15 @@ enum Command {
     /// Record a case of the co-simulation as a waveform
     #[cfg(feature = "cosim")]
     Wave(commands::wave::Args),
+    #[cfg(not(feature = "cosim"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Wave(left_out::Args),
     /// Watch a run: stages, rates, latencies
     #[cfg(feature = "runtime")]
     Top(commands::top::Args),
+    #[cfg(not(feature = "runtime"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Top(left_out::Args),
     /// List the devices, what they are, and why one is not there
     Devices,
     /// Show what matters about this machine, and what would be refused on it and why
@@ -87,25 +117,41 @@ fn main() -> ExitCode {
         Command::Compare(args) => commands::compare::run(*args),
         #[cfg(feature = "runtime")]
         Command::Run(args) => commands::run::run(*args),
+        #[cfg(not(feature = "runtime"))]
+        Command::Run(_) => Err(left_out::command("run")),
         Command::Trace(command) => commands::trace::run(command),
         #[cfg(feature = "runtime")]
         Command::Trajectories(command) => commands::trajectories::run(command),
+        #[cfg(not(feature = "runtime"))]
+        Command::Trajectories(_) => Err(left_out::command("trajectories")),
         #[cfg(feature = "cosim")]
         Command::Cosim(args) => commands::cosim::run(args),
+        #[cfg(not(feature = "cosim"))]
+        Command::Cosim(_) => Err(left_out::command("cosim")),
         #[cfg(feature = "lm")]
         Command::Generate(args) => commands::generate::run(args),
+        #[cfg(not(feature = "lm"))]
+        Command::Generate(_) => Err(left_out::command("generate")),
         #[cfg(feature = "lm")]
         Command::Model(command) => commands::model::run(command),
+        #[cfg(not(feature = "lm"))]
+        Command::Model(_) => Err(left_out::command("model")),
         #[cfg(feature = "bench")]
         Command::Bench(args) => commands::bench::run(args),
+        #[cfg(not(feature = "bench"))]
+        Command::Bench(_) => Err(left_out::command("bench")),
         #[cfg(feature = "candle")]
         Command::Candle { file, repack } => doorbell_bench::candle::serve(&file, repack)
             .map(|()| ExitCode::SUCCESS)
             .map_err(failure::Failure::from),
         #[cfg(feature = "cosim")]
         Command::Wave(args) => commands::wave::run(args),
+        #[cfg(not(feature = "cosim"))]
+        Command::Wave(_) => Err(left_out::command("wave")),
         #[cfg(feature = "runtime")]
         Command::Top(args) => commands::top::run(args),
+        #[cfg(not(feature = "runtime"))]
+        Command::Top(_) => Err(left_out::command("top")),
         Command::Devices => commands::devices::run(),
         Command::Doctor(args) => commands::doctor::run(args),
     };

@@ -24,7 +24,18 @@ pub struct Report<'a> {
     pub plan: &'a ReplayPlan,
     pub outcomes: &'a [Outcome],
     pub skipped: &'a [Skipped],
+    pub fault: Option<Fault>,
     pub waveform: Option<Waveform>,
+}
+
+/// What `--inject` asked for.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    pub fault: String,
+    /// The device that was to have it.
+    pub device: String,
+    /// Whether a device differs or failed.
+    pub found: bool,
 }
 
 /// A device that is not there and was not asked for.
@@ -39,8 +50,19 @@ pub struct Skipped {
 pub struct Waveform {
     pub device: String,
     pub path: PathBuf,
-    /// Clock cycles of the device that were recorded, or why none were.
-    pub cycles: Result<Range<u64>, String>,
+    /// What was recorded, or why nothing was.
+    pub recorded: Result<Recorded, String>,
+}
+
+/// Clock cycles of a device.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// Those that are in the waveform.
+    pub cycles: Range<u64>,
+    /// The host saw the divergence at the end of these, and no sign of it at their beginning.
+    pub divergence: Range<u64>,
+    /// The save file with signals and a marker at the divergence, or why there is none.
+    pub save: Result<PathBuf, String>,
 }
 
 impl Report<'_> {
@@ -55,7 +77,15 @@ impl Report<'_> {
         for Skipped { kind, reason } in self.skipped {
             text += &format!("skipped: {} ({reason})\n", kind.name());
         }
-        if self.identical() {
+        if let Some(Fault { fault, device, found: false }) = &self.fault {
+            let Outcome { completions, tokens, .. } = &self.outcomes[0];
+            let _ = writeln!(
+                text,
+                "not found: the fault '{fault}' was never planted in {device}, or changed nothing that is compared: all devices \
+                 did the same. The run had {completions} completions and {tokens} tokens; give a place that comes before its \
+                 end, as token:0 or completion:0:result, or a longer trace"
+            );
+        } else if self.identical() {
             let names: Vec<&str> = self.outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
             let first = &self.outcomes[0];
             let (completions, tokens) = (first.completions, first.tokens);
@@ -101,14 +131,31 @@ impl Report<'_> {
         for outcome in self.outcomes.iter().filter(|outcome| !outcome.agrees()) {
             text += &self.difference(outcome);
         }
-        if let Some(Waveform { device, path, cycles }) = &self.waveform {
+        if let Some(Waveform { device, path, recorded }) = &self.waveform {
             let path = path.display();
-            let _ = match cycles {
-                Ok(Range { start, end }) => {
-                    writeln!(
+            let _ = match recorded {
+                Ok(Recorded { cycles, divergence: Range { start, end }, save }) => {
+                    let seen = if start == end {
+                        format!("cycle {end}")
+                    } else {
+                        format!("cycle {end}; it came about after cycle {start}")
+                    };
+                    let _ = writeln!(text, "divergence: seen in {seen}");
+                    let (from, to) = (cycles.start, cycles.end);
+                    let _ = writeln!(
                         text,
-                        "waveform: {path} (cycles {start} to {end} of {device}; open it with gtkwave)"
-                    )
+                        "waveform: {path} (cycles {from} to {to} of {device}; a cycle is 10 ns)"
+                    );
+                    match save {
+                        Ok(save) => {
+                            let save = save.display();
+                            writeln!(
+                                text,
+                                "open it: gtkwave {path} {save}  (the marker is at the divergence)"
+                            )
+                        }
+                        Err(problem) => writeln!(text, "save file: not written: {problem}"),
+                    }
                 }
                 Err(problem) => writeln!(text, "waveform: {path} was not recorded: {problem}"),
             };
@@ -234,9 +281,15 @@ impl Report<'_> {
             "waveform": self.waveform.as_ref().map(|waveform| json!({
                 "device": waveform.device,
                 "file": waveform.path,
-                "first_cycle": waveform.cycles.as_ref().ok().map(|cycles| cycles.start),
-                "last_cycle": waveform.cycles.as_ref().ok().map(|cycles| cycles.end),
-                "problem": waveform.cycles.as_ref().err(),
+                "first_cycle": waveform.recorded.as_ref().ok().map(|recorded| recorded.cycles.start),
+                "last_cycle": waveform.recorded.as_ref().ok().map(|recorded| recorded.cycles.end),
+                "divergence_after_cycle": waveform.recorded.as_ref().ok().map(|recorded| recorded.divergence.start),
+                "divergence_cycle": waveform.recorded.as_ref().ok().map(|recorded| recorded.divergence.end),
+                "save_file": waveform.recorded.as_ref().ok().and_then(|recorded| recorded.save.as_ref().ok()),
+                "problem": waveform.recorded.as_ref().err(),
+            })),
+            "fault": self.fault.as_ref().map(|fault| json!({
+                "fault": fault.fault, "device": fault.device, "found": fault.found,
             })),
         });
         format!("{value:#}\n")

@@ -13,6 +13,26 @@ use doorbell_verify::lockstep::Difference;
 use doorbell_verify::replay::{Progress, ReplayFailure, ReplayPlan, replay};
 
 use crate::failure::Failure;
+use crate::output::Output;
+use crate::report::Recorded;
+
+/// Nanoseconds of a clock cycle.
+const PERIOD: u64 = 10;
+/// Cycles that GTKWave shows before the divergence.
+const VIEW: u64 = 100;
+/// Signals of tb/wave/descriptor.gtkw with a bit for each worker.
+const PER_WORKER: [&str; 10] = [
+    "free",
+    "assign_work",
+    "run_q",
+    "wait_q",
+    "token_o",
+    "done_o",
+    "item_valid",
+    "item_take",
+    "some_q",
+    "ready_q",
+];
 
 /// Cycles recorded before the poll before the divergence, and after it.
 const MARGIN: u64 = 2_000;
@@ -22,13 +42,13 @@ const AFTERMATH: u64 = 20_000;
 const LONGEST: u64 = 100_000;
 
 /// Repeats a run that went wrong, which a simulation does exactly, and records the cycles around the place where it
-/// did. Returns the recorded cycles.
+/// did. Beside the waveform goes a save file with signals, and a marker where the divergence was seen.
 pub fn record_wave(
     plan: &ReplayPlan,
     settings: &Settings,
     outcome: &Outcome,
     path: &Path,
-) -> Result<std::ops::Range<u64>, Failure> {
+) -> Result<Recorded, Failure> {
     if settings.queues > 1 {
         return Err(Failure::input(format!(
             "a waveform shows a run over one queue pair, and this one was over {}: repeat it with --queues 1",
@@ -54,7 +74,62 @@ pub fn record_wave(
     let clock = driver.platform().clock();
     replay(plan, &mut driver, &mut |_| stop_if(clock.load(Ordering::Relaxed) > window.end));
     driver.platform_mut().flush_wave().map_err(DeviceError::from)?;
-    Ok(window)
+    let divergence = match in_step {
+        Some(_) => to..to,
+        None => (from + MARGIN).min(to)..to,
+    };
+    let workers = driver.platform().built().workers;
+    drop(driver);
+    let of_token = in_step.is_some();
+    let save = match path.with_extension("gtkw") {
+        same if same == path => path.with_extension("save.gtkw"),
+        save => save,
+    };
+    let text = save_file(of_token, workers, window.start.max(to.saturating_sub(VIEW)), to);
+    let written = Output::open("save file", &save).and_then(|output| output.write(text.as_bytes()));
+    Ok(Recorded {
+        cycles: window,
+        divergence,
+        save: written.map(|()| save).map_err(|failure| failure.to_string()),
+    })
+}
+
+/// The signals of `cargo xtask wave` for this number of workers, from cycle `start` on, with the marker in cycle `marker`.
+fn save_file(of_token: bool, workers: u32, start: u64, marker: u64) -> String {
+    let text = if of_token {
+        include_str!("../../tb/wave/token.gtkw")
+    } else {
+        include_str!("../../tb/wave/descriptor.gtkw")
+    };
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        if line.starts_with("[*]") || line.starts_with("[timestart]") {
+            continue;
+        }
+        if line.starts_with('*') {
+            out += &format!("[timestart] {}\n*-5.42 {} -1 -1\n", PERIOD * start, PERIOD * marker);
+        } else if let Some((number, filter)) = line.strip_prefix('^').and_then(|line| line.split_once(' ')) {
+            // Where the repository is gone, values have numbers and no names.
+            out += &format!("^{number} {}\n", repository.join(filter).display());
+        } else {
+            out += &widened(line, workers);
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// A line of the save file for 4 workers, for another number of them.
+fn widened(line: &str, workers: u32) -> String {
+    let top = workers - 1;
+    PER_WORKER.iter().fold(line.to_owned(), |line, name| {
+        let four = format!(".{name}[3:0]");
+        if !line.contains(&four) {
+            return line;
+        }
+        line.replace("(3)top", &format!("({top})top")).replace(&four, &format!(".{name}[{top}:0]"))
+    })
 }
 
 /// The clock at the polls before and after the completion that was wrong; without one, before and after the end. A
@@ -85,4 +160,24 @@ fn cycles_around(plan: &ReplayPlan, mut driver: Driver<RtlPlatform>, outcome: &O
 
 fn stop_if(stop: bool) -> ControlFlow<()> {
     if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_save_file_fits_the_number_of_workers_and_marks_a_cycle() {
+        let text = save_file(false, 16, 900, 1000);
+        assert!(text.contains("[timestart] 9000\n*-5.42 10000 "), "{text}");
+        let state = "(15)top.rl_runtime_top.u_rollout_worker_fsm.run_q[15:0] (15)top.rl_runtime_top.u_rollout_worker_fsm.wait_q[15:0]";
+        assert!(text.contains(state), "{text}");
+        assert!(text.contains("top.rl_runtime_top.item_worker[3:0]\n") && !text.contains("free[3:0]"));
+        // Filters lie in the repository, wherever GTKWave starts.
+        for line in text.lines().filter(|line| line.starts_with('^')) {
+            assert!(Path::new(line.split_once(' ').unwrap().1).is_file(), "{line}");
+        }
+        assert_eq!(widened("(3)top.x.done_o[3:0]", 1), "(0)top.x.done_o[0:0]");
+        assert!(save_file(true, 1, 0, 7).contains("unit_busy_q[3:0]"));
+    }
 }

@@ -92,6 +92,30 @@ fn a_fault_without_a_place_is_found(#[case] fault: &str) {
     assert!(!report.contains("identical"), "{report}");
 }
 
+/// A fault that nobody sees is no success.
+#[rstest]
+#[case("--inject token:9999999")]
+#[case("--limit 60 --inject completion")]
+#[case("--limit 60 --inject hang")]
+#[case("--inject completion:9999999:status")]
+#[case("--inject hang:9999999")]
+#[case("--limit 20 --stop-every 2 --inject token:9999999")]
+#[case("--limit 20 --inject event:full")]
+fn a_fault_that_is_never_planted_is_told(#[case] arguments: &str) {
+    let report = report(&format!("--devices model,model {arguments}"), 1);
+    let fault = arguments.rsplit(' ').next().unwrap();
+    assert!(report.contains(&format!("not found: the fault '{fault}")), "{report}");
+    assert!(report.contains("was never planted in model#2"), "{report}");
+    assert!(!report.contains("identical"), "{report}");
+    let directory = tempdir().unwrap();
+    let json = doorbell(directory.path(), &format!("compare --devices model,model {arguments} --json -"));
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(
+        (json["fault"]["found"].as_bool(), json["fault"]["device"].as_str()),
+        (Some(false), Some("model#2"))
+    );
+}
+
 #[rstest]
 #[case::unknown_device(
     "--devices model,tpu",
@@ -141,6 +165,24 @@ fn bad_usage(#[case] arguments: &str, #[case] code: i32, #[case] problem: &str) 
     let run = run(&format!("{devices} {arguments}"));
     assert_eq!((run.code, run.stdout.as_str()), (code, ""), "{}", run.stderr);
     assert!(run.stderr.starts_with(problem), "{}", run.stderr);
+}
+
+/// Queue pairs of one function have one region for models: what to give is told, and works.
+#[cfg(feature = "lm")]
+#[rstest]
+#[case("--queues 4 --functions 3", false)]
+#[case("--queues 2", false)]
+#[case("--devices model,model:queues=4:functions=2", false)]
+#[case("--queues 4 --functions 4", true)]
+fn queue_pairs_of_one_function_share_a_model(#[case] arguments: &str, #[case] fits: bool) {
+    let run = run(&format!("--model micro --limit 2 {arguments}"));
+    if fits {
+        assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+        return;
+    }
+    assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
+    assert!(run.stderr.starts_with("error: --model takes one queue pair in each function"), "{}", run.stderr);
+    assert!(run.stderr.contains("give --queues ") && !run.stderr.contains("model_bytes"), "{}", run.stderr);
 }
 
 #[test]

@@ -186,6 +186,42 @@ fn the_rtl_answers_as_the_model_does() {
     assert!(!model.is_empty());
 }
 
+/// Tokens come one by one, on every device that is there: the answer is read from a pipe in many pieces, none of them long.
+#[test]
+fn an_answer_comes_token_by_token() {
+    use std::io::Read;
+    let devices: &[&str] = if cfg!(feature = "rtl") { &["model", "rtl"] } else { &["model"] };
+    for device in devices {
+        for more in [&[][..], &["--logprobs"]] {
+            let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_doorbell"))
+                .args([
+                    "generate",
+                    "--model",
+                    "tiny",
+                    "--device",
+                    device,
+                    "--tokens",
+                    "24",
+                    "Once upon a time",
+                ])
+                .args(more)
+                .stdout(std::process::Stdio::piped())
+                .stderr(std::process::Stdio::null())
+                .spawn()
+                .unwrap();
+            let mut out = child.stdout.take().unwrap();
+            let (mut pieces, mut buffer) = (0, [0; 4096]);
+            while out.read(&mut buffer).unwrap() > 0 {
+                pieces += 1;
+            }
+            assert!(child.wait().unwrap().success());
+            // The golden model is quick: a reader may find several tokens at once. The RTL takes 15 ms a token.
+            let least = if *device == "rtl" { 12 } else { 1 };
+            assert!(pieces >= least, "{device} {more:?}: {pieces} pieces");
+        }
+    }
+}
+
 /// Groups that are stopped at any moment, some before their members have begun.
 #[cfg(feature = "rtl")]
 #[test]

@@ -84,7 +84,49 @@ fn a_fault_is_found_and_recorded(#[case] fault: &str, #[case] told: &str) {
     assert!(text.contains(told), "{text}");
     assert_eq!(json["waveform"]["file"], "divergence.fst");
     assert!(json["waveform"]["problem"].is_null(), "{}", json["waveform"]);
-    assert!(json["waveform"]["first_cycle"].as_u64() < json["waveform"]["last_cycle"].as_u64());
+    let cycle = |name: &str| json["waveform"][name].as_u64().unwrap();
+    let (first, last) = (cycle("first_cycle"), cycle("last_cycle"));
+    let seen = cycle("divergence_cycle");
+    assert!(first < last && (first..=last).contains(&seen), "{}", json["waveform"]);
+    assert!(cycle("divergence_after_cycle") <= seen);
+    assert!(text.contains(&format!("divergence: seen in cycle {seen}")), "{text}");
+    assert!(text.contains("open it: gtkwave divergence.fst divergence.gtkw"), "{text}");
+}
+
+/// GTKWave opens the waveform with signals that are there, for any number of workers, and a marker at the divergence.
+#[rstest]
+fn the_save_file_beside_the_waveform_fits_it(#[values("--workers 1", "")] workers: &str) {
+    let directory = tempdir().unwrap();
+    let run = doorbell(
+        directory.path(),
+        &format!("compare --devices model,rtl --inject token:20:3 {workers} --json -"),
+    );
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    let json: Value = serde_json::from_str(&run.stdout).unwrap();
+    let waveform = wellen::simple::read(directory.path().join("divergence.fst")).unwrap();
+    let hierarchy = waveform.hierarchy();
+    let names: std::collections::HashSet<String> = hierarchy
+        .iter_vars()
+        .map(|var| {
+            let index = var.index().map(|index| format!("[{}:{}]", index.msb(), index.lsb()));
+            var.full_name(hierarchy) + &index.unwrap_or_default()
+        })
+        .collect();
+    let save = fs::read_to_string(directory.path().join("divergence.gtkw")).unwrap();
+    let mut count = 0;
+    for line in save.lines().filter(|line| !line.starts_with(['[', '*', '@', '-', '^'])) {
+        for word in line.split_once("} ").map_or(line, |(_, words)| words).split(' ') {
+            let name =
+                word.strip_prefix('(').and_then(|rest| rest.split_once(')')).map_or(word, |(_, name)| name);
+            assert!(names.contains(name), "{name} is not in the waveform");
+            count += 1;
+        }
+    }
+    assert!(count > 60);
+    let marker = save.lines().find_map(|line| line.strip_prefix('*')?.split(' ').nth(1)?.parse::<u64>().ok());
+    assert_eq!(marker, json["waveform"]["divergence_cycle"].as_u64().map(|cycle| 10 * cycle));
+    let times = waveform.time_table();
+    assert!((times[0]..=*times.last().unwrap()).contains(&marker.unwrap()));
 }
 
 /// The window holds the place: far into a longer run, it is not the whole run.

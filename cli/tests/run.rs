@@ -446,6 +446,7 @@ fn a_perfetto_trace_is_json() {
 #[case("--max-staleness 32768", 2, "32768")]
 #[case("--listen nowhere", 2, "nowhere")]
 #[case("--wait sleep --strict", 2, "cannot be used with")]
+#[case("--model micro --strict", 2, "the golden model computes on that thread")]
 #[case("--wait sleep --coalesce x", 2, "expected a number of completions")]
 #[case("--wait sleep --coalesce 65536", 2, "at most 65535")]
 #[case("--wait sleep --coalesce 8:", 2, "expected ticks behind the colon")]

@@ -125,6 +125,27 @@ fn a_token_is_recorded_and_listed() {
 }
 
 #[test]
+fn a_picture_needs_no_other_program() {
+    let directory = tempdir().unwrap();
+    let run = doorbell(directory.path(), "wave --png case.png --span 2500..4000");
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    let png = fs::read(directory.path().join("case.png")).unwrap();
+    assert!(png.starts_with(b"\x89PNG") && png.len() > 10_000, "{} bytes", png.len());
+    assert!(directory.path().join("case.fst").exists());
+    for (arguments, problem) in [
+        ("--png no/such/case.png", "error: cannot write picture no/such/case.png: "),
+        ("--png x.png --out x.png", "error: --out and --png are the same file"),
+        ("--out x.fst --span 1..2", "error: the following required arguments were not provided:\n  --png"),
+        ("--png x.png --span 2..1", "error: invalid value '2..1' for '--span <NS..NS>'"),
+    ] {
+        let run = doorbell(directory.path(), &format!("wave {arguments}"));
+        assert_eq!(run.code, 2, "{}", run.stderr);
+        assert!(run.stderr.starts_with(problem), "{}", run.stderr);
+        assert!(!directory.path().join("x.png").exists(), "nothing is left behind");
+    }
+}
+
+#[test]
 fn the_save_file_opens_at_the_first_doorbell() {
     let (_directory, mut waveform, signals) = recorded();
     let doorbell = changes(&mut waveform, signals["top.rl_runtime_top.doorbell"].0);

@@ -162,10 +162,13 @@ struct alignas(16) Seen {
   uint64_t squares, magnitudes;
 };
 
-// What a warp knows of the vocabulary: its best token, and Σ 2^y in two bins, `highest` and the one below.
+// Bins of a vocabulary that count: lm/src/sample.rs.
+constexpr uint32_t kBins = 3;
+
+// What a warp knows of the vocabulary: its best token, and Σ 2^y in three bins, `highest` and those below.
 struct Candidate {
   int64 key;
-  int64 sums[2];
+  int64 sums[kBins];
   int32_t highest;
   uint32_t token;
   int32_t logit;

@@ -74,7 +74,7 @@ class Sampler {
     const int64 ceiling = (most + 1023) >> 10;
     const uint32_t own = is ? power_of_logit(tables_.powers, ceiling * 1024 - power_of(logit, scaled_by_)) : 0;
     const int64 sum = static_cast<int64>(__reduce_add_sync(kEveryLane, own)) << (ceiling & 15);
-    enter(static_cast<int32_t>(ceiling >> 4), sum, 0);
+    enter(static_cast<int32_t>(ceiling >> 4), sum);
   }
 
   // The best of all lanes, and the sums; the same on every lane.
@@ -89,7 +89,7 @@ class Sampler {
         logit_ = logit;
       }
     }
-    return Candidate{key_, {sums_[0], sums_[1]}, highest_, token_, logit_};
+    return Candidate{key_, {sums_[0], sums_[1], sums_[2]}, highest_, token_, logit_};
   }
 
   // What another warp found.
@@ -99,12 +99,14 @@ class Sampler {
       token_ = other.token;
       logit_ = other.logit;
     }
-    if (other.highest != kNoBin) enter(other.highest, other.sums[0], other.sums[1]);
+    if (other.highest == kNoBin) return;
+#pragma unroll
+    for (uint32_t k = 0; k < kBins; k++) enter(other.highest - static_cast<int32_t>(k), other.sums[k]);
   }
 
   // The token, once all of the vocabulary has been taken.
   __device__ __forceinline__ Sampled sampled() const {
-    const int64 sum = sums_[0] + (sums_[1] >> 16);
+    const int64 sum = sums_[0] + (sums_[1] >> 16) + (DOORBELL_FAULT(DropsLowestBin) ? 0 : sums_[2] >> 32);
     const int64 log = log2_of(tables_.log2, static_cast<uint64_t>(sum)) + (static_cast<int64>(highest_) * 16 - 20) * (1 << 24);
     const int64 below = power_of(logit_, scaled_by_) * (1 << 14) - log;
     // ln(2) with 24 fraction bits, of which 32 of 48 go, halves up: the lower 32 bits are multiplied apart, as 64 would not hold it.
@@ -114,23 +116,25 @@ class Sampler {
   }
 
  private:
-  // Adds sums to a bin and to the one below.
-  __device__ __forceinline__ void enter(int32_t bin, int64 sum, int64 below) {
-    uint32_t which = 0;
-    if (!enters(highest_, bin, which, [&](bool next) {
-          sums_[1] = next ? sums_[0] : 0;
-          sums_[0] = 0;
-        }))
-      return;
-    sums_[0] += which == 0 ? sum : 0;
-    sums_[1] += which == 0 ? below : sum;
+  // Adds a sum to a bin, and moves the bins up if it is above them.
+  __device__ __forceinline__ void enter(int32_t bin, int64 sum) {
+    if (bin > highest_) {
+      const uint32_t up = static_cast<uint32_t>(bin) - static_cast<uint32_t>(highest_);
+      sums_[2] = up == 1 ? sums_[1] : up == 2 ? sums_[0] : 0;
+      sums_[1] = up == 1 ? sums_[0] : 0;
+      sums_[0] = 0;
+      highest_ = bin;
+    }
+    const uint32_t which = static_cast<uint32_t>(highest_) - static_cast<uint32_t>(bin);
+#pragma unroll
+    for (uint32_t k = 0; k < kBins; k++) sums_[k] += which == k ? sum : 0;
   }
 
   const Tables& tables_;
   const uint32_t sharpness_, scaled_by_;
   const Draw draw_;
   int64 key_ = kLowest64;
-  int64 sums_[2] = {};
+  int64 sums_[kBins] = {};
   int32_t highest_ = kNoBin;
   uint32_t token_ = 0xFFFFFFFFu;
   int32_t logit_ = 0;

@@ -1,6 +1,8 @@
 //! Engine 1 on the kernel: the tests of the golden model (R25 to R27), on the kernel's own text, compiled for the CPU; with
 //! `DOORBELL_LANGUAGE=gpu` on a GPU, one after the other (`--test-threads 1`).
 
+#[path = "../../verify/tests/language/extremes.rs"]
+mod extremes;
 #[path = "../../verify/tests/language/gemma.rs"]
 mod gemma;
 #[path = "../../verify/tests/language/host.rs"]
@@ -55,9 +57,10 @@ fn fault() -> Option<&'static str> {
 }
 
 /// Mistakes planted in engine 1, and a test that has to notice each.
-const FAULTS: [(&str, &str); 17] = [
+const FAULTS: [(&str, &str); 18] = [
     ("ChangesTable", "rollouts::r06_"),
     ("DropsBin", "rollouts::r06_"),
+    ("DropsLowestBin", "extremes::r06_the_third_bin"),
     ("ScalesAhead", "rollouts::r06_"),
     ("LosesRow", "rollouts::r06_"),
     ("SwapsBlocks", "rollouts::r26_blocks_lie_in_any_order"),

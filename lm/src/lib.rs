@@ -16,6 +16,7 @@ pub mod number;
 pub mod ops;
 mod oracle;
 mod quantise;
+mod rival;
 pub mod sample;
 mod shape;
 pub mod tables;
@@ -29,7 +30,9 @@ pub use file_error::FileError;
 pub use image::Image;
 #[cfg(feature = "import")]
 pub use import::{Imported, import, import_gguf};
-pub use micro::{MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, hashed, micro, micro_gemma};
+pub use micro::{
+    EXTREMES, MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, extreme, hashed, micro, micro_gemma, steep,
+};
 pub use oracle::{CUT, Cache, Oracle, SUMMED};
 pub use quantise::{Unfit, UnfitModel, gain, matrix, quantise};
 pub use shape::{Gemma, STREAMS, Shape};

@@ -40,6 +40,49 @@ pub const MICRO_GLOBAL_ROPE_BASE: f64 = 1_000_000.0;
 /// Its tokens: an end, what is no letter of it, and 62 letters.
 const LETTERS: &str = " \nabcdefghijklmnopqrstuvwxyz0123456789.,:;!?'\"()-+*/=<>@#$%&_|";
 
+/// Images of the dimensions of `micro` (even numbers) and `micro-gemma` (odd ones) that see what `tiny` and `micro` never come near to. In 0 and 1
+/// whatever can saturate does. 2 begins with vectors that are nearly 0. 3 has the largest ε, and embeddings by layer that saturate.
+pub fn extreme(number: u32) -> Image {
+    let shape = if number.is_multiple_of(2) { SHAPE } else { GEMMA };
+    let mut model = if number < 2 { drawn(shape, Some(number)) } else { hashed(shape) };
+    model.epsilon = if number == 3 { (1 << 20) - 1 } else { 1 };
+    if number == 2 {
+        model.tokens.exponent -= 9;
+    }
+    if number == 3 {
+        for gemma in model.layers.iter_mut().filter_map(|layer| layer.gemma.as_mut()) {
+            gemma.embedding.exponent = -4;
+            gemma.projection_gain.exponent = 0;
+        }
+    }
+    Image { model, about: About { name: format!("extreme-{number}"), ..about() } }
+}
+
+/// An image whose 32 upper tokens are together 2^-11 as likely as the most likely one, and two bins below it: only a device that keeps the third
+/// bin gives its log-probability.
+pub fn steep() -> Image {
+    let mut model = hashed(SHAPE);
+    // The first channel holds all of the stream, and logits follow the scales of rows.
+    model.tokens.weights.fill(0);
+    model.tokens.weights.iter_mut().step_by(SHAPE.width).for_each(|weight| *weight = 127);
+    model.tokens.rows.fill(1500);
+    model.tokens.rows[SHAPE.vocabulary / 2..].fill(STEEP.1);
+    model.tokens.rows[3] = STEEP.0;
+    model.tokens.exponent = -18;
+    model.last_gain = Gain { factors: vec![1 << 13; SHAPE.width], exponent: -15 };
+    model.layers.iter_mut().for_each(|layer| {
+        layer.output.exponent -= 30;
+        layer.down.exponent -= 30;
+    });
+    Image { model, about: About { name: "steep".into(), ..about() } }
+}
+
+/// Those that every device is held to.
+pub const EXTREMES: std::ops::Range<u32> = 0..4;
+
+/// Scales of the most likely token's row, and of the upper ones'.
+const STEEP: (u16, u16) = (31_400, 15_100);
+
 /// The model, its tokeniser, and no chat.
 pub fn micro() -> Image {
     Image { model: hashed(SHAPE), about: about() }
@@ -56,11 +99,17 @@ pub fn micro_gemma() -> Image {
 /// # Panics
 /// For a shape that no device runs.
 pub fn hashed(shape: Shape) -> Model {
+    drawn(shape, None)
+}
+
+/// The same, or one whose numbers are `extreme`, drawn by that number too.
+fn drawn(shape: Shape, extreme: Option<u32>) -> Model {
     assert_eq!(shape.refusal(), None);
     let mut tensors = 0u32;
+    let salt = extreme.map_or(0, |number| mix(number + 1));
     let mut tensor = || {
         tensors += 1;
-        Draws { base: mix(tensors ^ GOLDEN), drawn: 0 }
+        Draws { base: mix(tensors ^ GOLDEN ^ salt), drawn: 0, is_extreme: extreme.is_some() }
     };
     let Shape { width, hidden, head_width, .. } = shape;
     let (queries, keys) = (shape.heads * head_width, shape.kv_heads * head_width);
@@ -128,6 +177,7 @@ fn gemma_layer(tensor: &mut impl FnMut() -> Draws, shape: &Shape, gemma: Gemma) 
 struct Draws {
     base: u32,
     drawn: u32,
+    is_extreme: bool,
 }
 
 impl Draws {
@@ -135,22 +185,37 @@ impl Draws {
         self.drawn += 1;
         mix(self.base.wrapping_add(self.drawn.wrapping_mul(GOLDEN)))
     }
+
+    fn of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.next() as usize % values.len()]
+    }
 }
 
 /// Weights up to 127, or as large as the sum of a row may be, and scales of which the largest is twice the smallest. What a matrix gives is about as large as
 /// what it is given, by `down` powers of 2 smaller.
 fn matrix(mut draws: Draws, rows: usize, columns: usize, down: i32) -> Matrix {
     let most = 127.min(110_000 / columns as u32);
+    // 18 of the bits are the weights' and their scales', half of one for each doubling of the columns.
+    let exponent = -24 - (columns.ilog2() as i32 - 4) / 2 - down;
+    if draws.is_extreme {
+        let most = most as i8;
+        let weights = (0..rows * columns).map(|_| draws.of(&[0, most, most, most, -most])).collect();
+        let exponent = exponent + (draws.next() % 33) as i32 - 10;
+        let rows = (0..rows).map(|_| draws.of(&[1, 0x7FFF, 0x8000, 0xFFFF])).collect();
+        return Matrix { columns, weights, rows, exponent };
+    }
     let weights =
         (0..rows * columns).map(|_| ((draws.next() % (2 * most + 1)) as i32 - most as i32) as i8).collect();
     let rows = (0..rows).map(|_| 0x8000 | (draws.next() & 0x7FFF) as u16).collect();
-    // 18 of the bits are the weights' and their scales', half of one for each doubling of the columns.
-    let exponent = -24 - (columns.ilog2() as i32 - 4) / 2 - down;
     Matrix { columns, weights, rows, exponent }
 }
 
 /// Factors from 1/2 to 3/2; every eighth channel's is twice that.
 fn gain(mut draws: Draws, channels: usize) -> Gain {
+    if draws.is_extreme {
+        let factors = (0..channels).map(|_| draws.of(&[i16::MIN, i16::MAX, 0, 1, -1])).collect();
+        return Gain { factors, exponent: draws.of(&[-13, -7, 0]) };
+    }
     let factors = (0..channels).map(|channel| {
         let factor = 0x1000 + (draws.next() & 0x1FFF);
         (if channel % 8 == 5 { factor * 2 } else { factor }) as i16
@@ -195,6 +260,63 @@ fn about() -> About {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use crate::rival::{Rival, with};
+    use crate::sample::{Draw, Sharpness, sample};
+    use crate::{Cache, Oracle};
+
+    /// Tokens and log-probabilities behind a prompt, and the logits' sum.
+    fn rollout(model: &Model, temperature: f64) -> Vec<(u32, i32, i64)> {
+        let (oracle, mut cache) = (Oracle::new(model), Cache::new(model));
+        let mut token = 5;
+        let mut all = vec![];
+        for position in 1..9 {
+            let logits = oracle.logits(&oracle.step(&mut cache, token));
+            let sampled = sample(&logits, Sharpness::of(temperature).unwrap(), Draw::new(1, 2, position));
+            token = (7 * position + 3) % 64;
+            all.push((
+                sampled.token,
+                sampled.log_probability,
+                logits.iter().map(|&logit| i64::from(logit)).sum(),
+            ));
+        }
+        all
+    }
+
+    /// Each other reading of docs/engine.md gives something else for one of the images that all devices run.
+    #[test]
+    fn extreme_images_see_what_tiny_does_not() {
+        let mut unseen = vec![];
+        for rival in Rival::ALL {
+            let seen: Vec<u32> = EXTREMES
+                .filter(|&number| {
+                    let model = extreme(number).model;
+                    [0.0, 0.01].iter().any(|&temperature| {
+                        with(rival, || rollout(&model, temperature)) != rollout(&model, temperature)
+                    })
+                })
+                .collect();
+            println!("{rival:?} shows in {seen:?}");
+            if seen.is_empty() {
+                unseen.push(rival);
+            }
+        }
+        assert!(unseen.is_empty(), "{unseen:?}");
+    }
+
+    /// 2^-11 of the sum: 31 or 32 with 16 fraction bits.
+    #[test]
+    fn the_third_bin_shows_in_steep() {
+        let model = steep().model;
+        let (oracle, mut cache) = (Oracle::new(&model), Cache::new(&model));
+        for position in 0..4 {
+            let logits = oracle.logits(&oracle.step(&mut cache, 3));
+            let sampled = sample(&logits, Sharpness::ONE, Draw::new(1, 2, position));
+            assert_eq!(sampled.token, 3);
+            let seen = (logits[3], logits[2], logits[60]);
+            assert!((-34..-20).contains(&sampled.log_probability), "{sampled:?} of {seen:?}");
+        }
+    }
 
     #[test]
     fn micro_is_small_and_of_a_shape_that_is_taken() {

@@ -1,6 +1,7 @@
 //! The operators, one function each, in plain loops: docs/engine.md has them as equations.
 
 use crate::number::{FRACTION, bits, clamp, isqrt, round_divide, round_shift};
+use crate::rival::{Rival, is};
 use crate::tables::{GELU, SIGMOID, TANH, weight_of};
 use crate::weights::{Gain, Matrix};
 
@@ -82,7 +83,12 @@ pub fn multiply(matrix: &Matrix, activation: &Activation) -> Vec<i32> {
 /// If there is no such row.
 pub fn embed(tokens: &Matrix, token: u32) -> Vec<i32> {
     let row = token as usize;
-    let (scale, most) = (i64::from(tokens.rows[row]), i64::from(RESIDUAL));
+    embed_within(tokens, row, RESIDUAL)
+}
+
+/// Its row, within ±`most`.
+pub(crate) fn embed_within(tokens: &Matrix, row: usize, most: i32) -> Vec<i32> {
+    let (scale, most) = (i64::from(tokens.rows[row]), i64::from(most));
     let value = |&weight: &i8| {
         round_shift(i64::from(weight) * scale, -(tokens.exponent + FRACTION)).clamp(-most, most) as i32
     };
@@ -107,7 +113,9 @@ fn root_mean_square(x: &[i32], epsilon: u32) -> (u64, i32) {
     let count = x.len() as u64;
     let squares: u64 = x.iter().map(|&value| u64::from(within(value.into()).unsigned_abs()).pow(2)).sum();
     // With 20 fraction bits, and at least 1.
-    let mean = ((squares + count / 2) / count + u64::from(epsilon)).max(1);
+    let mean = (squares + count / 2) / count;
+    let mean = if is(Rival::MeanIsAtLeast1) { mean.max(1) } else { mean };
+    let mean = (mean + u64::from(epsilon)).max(1);
     // Shifted by an even number to 61 or 62 bits: its root has 31.
     let up = (62 - bits(mean)) / 2 * 2;
     (isqrt(mean << up), up as i32)
@@ -376,7 +384,8 @@ pub fn gelu(x: i32) -> i32 {
 
 /// The product of two numbers with 10 fraction bits.
 pub fn product(a: i32, b: i32) -> i64 {
-    round_shift(i64::from(a) * i64::from(b), FRACTION)
+    let product = round_shift(i64::from(a) * i64::from(b), FRACTION);
+    if is(Rival::ProductStaysWithin32Bits) { clamp(product).into() } else { product }
 }
 
 /// The activation of a vector with 10 fraction bits.

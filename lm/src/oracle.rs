@@ -8,6 +8,7 @@ use crate::ops::{
     Activation, Attended, BLOCK, Stored, activate_plain, add, embed, level, multiply, normalise, product,
     rotate, score, score_factor, softcap, store, swish,
 };
+use crate::rival::{Rival, is};
 use crate::weights::{Gain, KeyValue, Layer, Matrix, Model};
 
 /// Keys and values of one sequence.
@@ -93,7 +94,8 @@ impl<'m> Oracle<'m> {
     pub fn logits(&self, x: &[i32]) -> Vec<i32> {
         let model = self.model;
         // Of Gemma 3N's shape x is the sum of the streams, not their mean.
-        let epsilon = if model.gemma.is_some() { model.epsilon * gemma::SUMMED } else { model.epsilon };
+        let is_sum = model.gemma.is_some() && !is(Rival::LastNormHasOneEpsilon);
+        let epsilon = if is_sum { model.epsilon * gemma::SUMMED } else { model.epsilon };
         let mut logits = multiply(&model.tokens, &normalise(x, &model.last_gain, epsilon));
         if model.gemma.is_some() {
             logits.iter_mut().for_each(|logit| *logit = softcap(*logit));

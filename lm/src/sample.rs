@@ -3,8 +3,9 @@
 
 use doorbell_contract::{GOLDEN, mix};
 
-use crate::number::round_shift;
+use crate::number::{clamp, round_shift};
 use crate::ops::BLOCK;
+use crate::rival::{Rival, is};
 use crate::tables::{LOG_FRACTION, log2, power_of_logit, ratio_log2};
 
 /// log2(e) / temperature with 20 fraction bits, by which logits become powers of 2; 0 stands for temperature 0, the most likely token.
@@ -98,7 +99,10 @@ pub fn sample(logits: &[i32], sharpness: Sharpness, draw: Draw) -> Sampled {
 pub fn log_probability(logits: &[i32], sharpness: Sharpness, token: u32) -> i32 {
     let sharpness = if sharpness == Sharpness::GREEDY { Sharpness::ONE } else { sharpness };
     // A power of 2 with 10 fraction bits.
-    let power = |&logit: &i32| round_shift(i64::from(logit) * i64::from(sharpness.0), 20);
+    let power = |&logit: &i32| {
+        let power = round_shift(i64::from(logit) * i64::from(sharpness.0), 20);
+        if is(Rival::PowerStaysWithin32Bits) { clamp(power).into() } else { power }
+    };
     let mut bins = Bins::new();
     for block in logits.chunks(BLOCK) {
         let mut powers = [0; BLOCK];
@@ -112,35 +116,53 @@ pub fn log_probability(logits: &[i32], sharpness: Sharpness, token: u32) -> i32 
     ((nats + (1 << 31)) >> 32).clamp(i32::MIN.into(), 0) as i32
 }
 
-/// Σ 2^y in two bins of blocks, by 16 powers of 2, as an attention has them.
+/// Bins that count. Of 2^20 tokens, those below the third hold less than 2^-12 of the sum: docs/engine.md has the proof.
+const BINS: usize = 3;
+
+/// Σ 2^y in three bins of blocks, by 16 powers of 2.
 struct Bins {
-    sums: [i64; 2],
-    /// Of the first; the second is the one below.
+    sums: [i64; BINS],
+    /// Of the first; the others are those below it.
     highest: i64,
 }
 
 impl Bins {
     fn new() -> Self {
-        Self { sums: [0; 2], highest: i64::MIN }
+        Self { sums: [0; BINS], highest: i64::MIN }
     }
 
     /// Adds a block of powers of 2 with 10 fraction bits.
     fn add(&mut self, powers: &[i64]) {
         let ceiling = (powers.iter().copied().fold(i64::MIN, i64::max) + 1023) >> 10;
-        let bin = ceiling >> 4;
+        let block: i64 = powers.iter().map(|&power| power_of_logit((ceiling << 10) - power)).sum();
+        self.enter(ceiling >> 4, block << (ceiling & 15));
+    }
+
+    /// Adds a sum of blocks of one bin.
+    fn enter(&mut self, bin: i64, sum: i64) {
         if bin > self.highest {
-            self.sums = [0, if bin - 1 == self.highest { self.sums[0] } else { 0 }];
+            // All sums are still 0 if nothing was added.
+            let up = bin.abs_diff(self.highest).min(BINS as u64) as usize;
+            self.sums.copy_within(..BINS - up, up);
+            self.sums[..up].fill(0);
             self.highest = bin;
         }
-        if let Some(sum) = self.sums.get_mut((self.highest - bin) as usize) {
-            let block: i64 = powers.iter().map(|&power| power_of_logit((ceiling << 10) - power)).sum();
-            *sum += block << (ceiling & 15);
+        if let Some(held) = self.sums.get_mut((self.highest - bin) as usize) {
+            *held += sum;
+        }
+    }
+
+    /// Adds what was found of other blocks, as a device does that splits the vocabulary.
+    #[cfg(test)]
+    fn join(&mut self, other: &Self) {
+        for (bin, &sum) in (0..).map(|below| other.highest.saturating_sub(below)).zip(&other.sums) {
+            self.enter(bin, sum);
         }
     }
 
     /// The logarithm, with 24 fraction bits. A power of 2 was counted as 2^20.
     fn log2(&self) -> i64 {
-        let sum = self.sums[0] + (self.sums[1] >> 16);
+        let sum = self.sums[0] + (self.sums[1] >> 16) + (self.sums[2] >> 32);
         log2(sum as u64) + ((self.highest * 16 - 20) << LOG_FRACTION)
     }
 }

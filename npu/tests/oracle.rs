@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Beside, Draws, Logits, assert_same_kv, chosen, machine, program};
-use doorbell_lm::{About, Gemma, Image, Shape, hashed, micro, micro_gemma};
+use doorbell_lm::{About, EXTREMES, Gemma, Image, Shape, extreme, hashed, micro, micro_gemma, steep};
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::isa::Form;
 use doorbell_npu::text::{assemble, disassemble, listing};
@@ -121,6 +121,28 @@ fn other_shapes_give_what_the_oracle_says(#[case] shape: Shape, #[case] gemma: G
     }
     for (number, oracle) in oracles.iter().enumerate() {
         assert_same_kv(&machine, &image, &program, number, &oracle.cache);
+    }
+}
+
+/// Images in which what can saturate does, and one whose third bin counts.
+#[rstest]
+fn what_saturates_does_so_as_the_oracles(#[values(Speed::Plain, Speed::Fast)] speed: Speed) {
+    for image in EXTREMES.map(extreme).chain([steep()]) {
+        let (program, memory) = program(&image);
+        let mut machine = machine(&program, memory, 1, 1, speed, 7);
+        // Temperature 0.01.
+        machine.contexts[0].sampling.sharpness = doorbell_lm::sample::Sharpness::of(0.01).unwrap();
+        let (mut oracle, mut draws) = (Beside::new(&image), Draws(2));
+        for position in 0..9 {
+            let context = &mut machine.contexts[0];
+            (context.token, context.position) = (draws.below(64) as u32, position);
+            let mut logits = Logits::default();
+            let outcome = machine.step(&program.words, &[0], &mut logits).remove(0);
+            let expected = oracle.step(machine.contexts[0].token);
+            assert_eq!(logits.0[0], expected, "{} at {position}", image.about.name);
+            assert_eq!(outcome.unwrap().sample, Some(chosen(&expected, &machine.contexts[0])));
+        }
+        assert_same_kv(&machine, &image, &program, 0, &oracle.cache);
     }
 }
 

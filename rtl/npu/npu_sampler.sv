@@ -5,7 +5,7 @@
 //   noise    the logarithm of what is drawn, then of its complement's, or of the ratio: each six cycles through one table
 //   key      logit · sharpness + noise; the largest one's token and power are kept
 //   block    powers of 32 logits are kept until the largest is known, and then read back, one a cycle, while the next ones come
-//   bins     two sums of blocks, by 16 powers of 2
+//   bins     three sums of blocks, by 16 powers of 2
 //   end      the logarithm of the sums, by the same table; the product with ln(2), by the same multiplier
 //
 // A logit is taken in the first of four phases only, so no two meet at what they share. What a stage needs of an earlier one is copied every
@@ -220,9 +220,9 @@ module npu_sampler
   logic [25:0]        block_q;
   logic signed [26:0] bin, highest_q;
   logic               empty_q;                  // no block yet
-  logic               into_high_q, into_low_q;
+  logic               into_high_q, into_low_q, into_lowest_q;
   logic [40:0]        raised_q;
-  logic [63:0]        high_q, low_q;            // sums of the highest bin, and of the one below
+  logic [63:0]        high_q, low_q, lowest_q;  // sums of the highest bin, and of the two below
 
   assign bin = ceiling_q[30:4];
 
@@ -257,7 +257,7 @@ module npu_sampler
         ratio0_q <= !tail2_q;
       end
       if (end_q[0]) begin
-        x0_q     <= high_q + (low_q >> 16);
+        x0_q     <= high_q + (low_q >> 16) + (lowest_q >> 32);
         ratio0_q <= 1'b0;
       end
 
@@ -368,15 +368,18 @@ module npu_sampler
       // ------------------------------------------------------------ blocks
       if (walks_q) begin
         if (walk_end_q[5]) begin
-          if (into_high_q) high_q <= high_q + {23'd0, raised_q};
-          if (into_low_q)  low_q  <= low_q + {23'd0, raised_q};
+          if (into_high_q)   high_q   <= high_q + {23'd0, raised_q};
+          if (into_low_q)    low_q    <= low_q + {23'd0, raised_q};
+          if (into_lowest_q) lowest_q <= lowest_q + {23'd0, raised_q};
           walks_q <= 1'b0;
         end
         if (walk_end_q[4]) begin
           raised_q    <= {15'd0, block_q} << ceiling_q[3:0];
-          into_high_q <= empty_q || bin >= highest_q;
-          into_low_q  <= !empty_q && bin == highest_q - 27'sd1;
+          into_high_q   <= empty_q || bin >= highest_q;
+          into_low_q    <= !empty_q && bin == highest_q - 27'sd1;
+          into_lowest_q <= !empty_q && bin == highest_q - 27'sd2;
           if (empty_q || bin > highest_q) begin
+            lowest_q  <= empty_q ? '0 : (bin - 27'sd1 == highest_q) ? low_q : (bin - 27'sd2 == highest_q) ? high_q : '0;
             low_q     <= (!empty_q && bin - 27'sd1 == highest_q) ? high_q : '0;
             high_q    <= '0;
             highest_q <= bin;

@@ -28,6 +28,11 @@ impl Backoff {
         self.rounds = 0;
     }
 
+    /// Whether it would sleep for its longest: nothing has come for about two milliseconds.
+    pub fn is_long(&self) -> bool {
+        self.rounds > Self::SPINS + Self::YIELDS + 10
+    }
+
     /// None came: waits.
     pub fn wait(&mut self) {
         match self.rounds.checked_sub(Self::SPINS) {

@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use doorbell_runtime::events::{BUCKET_BOUNDS, Clock, Collector, EventKind, Pair, Perfetto, STAGES, Ticks};
 use doorbell_runtime::metrics::{CollectorThread, CounterValues, Counters, Kind, Metrics, Server, Status};
@@ -204,7 +205,9 @@ fn ask(server: &Server, request: &[u8]) -> Option<(String, String)> {
 }
 
 fn get(server: &Server, path: &str) -> (String, String) {
-    ask(server, format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).expect("an answer")
+    let accept = "application/openmetrics-text;version=1.0.0";
+    ask(server, format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n").as_bytes())
+        .expect("an answer")
 }
 
 #[test]
@@ -228,11 +231,14 @@ fn the_server_shows_the_run() {
 #[case::not_http(b"\x16\x03\x01\x02\x00\r\n\r\n".to_vec(), Some("400"))]
 #[case::not_a_header(b"GET / HTTP/1.1\r\nno header\r\n\r\n".to_vec(), Some("400"))]
 #[case::too_long([b"GET /".as_slice(), &[b'x'; 1 << 20]].concat(), Some("431"))]
-#[case::too_many_headers([b"GET / HTTP/1.1\r\n".as_slice(), &b"a: b\r\n".repeat(100), b"\r\n"].concat(), Some("400"))]
+#[case::too_many_headers([b"GET / HTTP/1.1\r\n".as_slice(), &b"a: b\r\n".repeat(100), b"\r\n"].concat(), Some("431"))]
 #[case::another_method(b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc".to_vec(), Some("405"))]
 #[case::another_path(b"GET /etc/passwd HTTP/1.1\r\n\r\n".to_vec(), Some("404"))]
-#[case::half_a_request(b"GET /metrics HT".to_vec(), None)]
-#[case::nothing(vec![], None)]
+#[case::half_a_request(b"GET /metrics HT".to_vec(), Some("408"))]
+#[case::nothing(vec![], Some("408"))]
+#[case::two_at_once(b"GET /metrics HTTP/1.1\r\n\r\nPOST / HTTP/1.1\r\n\r\n".to_vec(), Some("200"))]
+#[case::of_a_proxy(b"GET http://host:1/metrics?x HTTP/1.1\r\n\r\n".to_vec(), Some("200"))]
+#[case::http_2(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), Some("400"))]
 fn a_bad_request_does_not_hurt_the_next(#[case] request: Vec<u8>, #[case] code: Option<&str>) {
     let metrics = Arc::new(Metrics::new("", Clock::simulated(), None));
     let server = Server::start("127.0.0.1:0", metrics).unwrap();
@@ -250,6 +256,111 @@ fn a_bad_request_does_not_hurt_the_next(#[case] request: Vec<u8>, #[case] code: 
         _ => panic!("{answer:?}"),
     }
     assert_eq!(get(&server, "/metrics").0, "HTTP/1.1 200 OK");
+}
+
+/// Head and body of the answer, whose length the head must tell.
+fn answer(server: &Server, request: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    (head.to_owned(), body.to_owned())
+}
+
+#[test]
+fn accept_decides_the_format() {
+    let server = Server::start("127.0.0.1:0", Arc::new(Metrics::new("", Clock::simulated(), None))).unwrap();
+    for (accept, kind, end) in [
+        (
+            "Accept: application/openmetrics-text;version=1.0.0,*/*;q=0.1\r\n",
+            "application/openmetrics-text; version=1.0.0",
+            true,
+        ),
+        (
+            "ACCEPT: text/plain\r\naccept: application/openmetrics-text;q=0.5\r\n",
+            "text/plain; version=0.0.4",
+            false,
+        ),
+        ("", "text/plain; version=0.0.4", false),
+    ] {
+        let (head, body) = answer(&server, &format!("GET /metrics HTTP/1.1\r\n{accept}\r\n"));
+        assert!(head.contains(&format!("Content-Type: {kind}; charset=utf-8\r\n")), "{head}");
+        assert_eq!(body.ends_with("# EOF\n"), end, "{accept}");
+    }
+}
+
+#[test]
+fn plain_text_has_the_same_samples_and_names_counters_by_their_samples() {
+    let status = status();
+    let plain = status.prometheus_plain();
+    let samples = |text: &str| {
+        text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(samples(&plain), samples(&status.prometheus()));
+    let mut types = BTreeMap::new();
+    for line in plain.lines().filter_map(|line| line.strip_prefix("# ")) {
+        let words: Vec<&str> = line.splitn(3, ' ').collect();
+        assert!(["HELP", "TYPE"].contains(&words[0]), "{line}");
+        if words[0] == "TYPE" {
+            types.insert(words[1].to_owned(), words[2].to_owned());
+        }
+    }
+    for sample in samples(&plain) {
+        let name = sample.split(['{', ' ']).next().unwrap();
+        let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+        let found = types.get(name).or_else(|| types.get(of_histogram?)).unwrap_or_else(|| panic!("{name}"));
+        assert_eq!(name.ends_with("_total"), found == "counter", "{name}");
+    }
+    let help = "# HELP doorbell_segments_total DECODE descriptors that completed\n# TYPE doorbell_segments_total counter\n";
+    assert!(plain.contains(help), "{plain}");
+}
+
+#[test]
+fn head_is_get_without_the_body() {
+    let server = Server::start("127.0.0.1:0", Arc::new(Metrics::new("", Clock::simulated(), None))).unwrap();
+    for path in ["/metrics", "/status.json", "/elsewhere"] {
+        let (head, body) = answer(&server, &format!("HEAD {path} HTTP/1.1\r\n\r\n"));
+        assert!(body.is_empty(), "{body}");
+        let status = if path == "/elsewhere" { "404" } else { "200" };
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap();
+        assert!(length.parse::<usize>().unwrap() > 10, "{head}");
+    }
+    let (head, _) = answer(&server, "DELETE /metrics HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 405 ") && head.contains("Allow: GET, HEAD\r\n"), "{head}");
+}
+
+/// Clients that connect and send nothing, or little, or read nothing, cost nobody else time; and they are let go.
+#[rstest]
+#[case::idle(b"", 40)]
+#[case::slow(b"GET /met", 40)]
+#[case::more_than_there_is_room_for(b"", 300)]
+#[case::that_read_nothing(b"GET /metrics HTTP/1.1\r\n\r\n", 40)]
+fn other_clients_do_not_delay_a_scrape(#[case] sent: &[u8], #[case] count: usize) {
+    let metrics = Arc::new(Metrics::new("", Clock::simulated(), None));
+    let server = Server::start("127.0.0.1:0", metrics.clone()).unwrap();
+    let mut others: Vec<TcpStream> = (0..count)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.address()).unwrap();
+            // At the bound, the server may have ended it.
+            let _ = stream.write_all(sent);
+            stream
+        })
+        .collect();
+    let began = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(get(&server, "/metrics").0, "HTTP/1.1 200 OK");
+    }
+    // All of them together, on a machine that does other things too; it took a second for each of the others.
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    // Each is ended within its time: nothing is left to read.
+    let mut rest = vec![];
+    let _ = others.pop().unwrap().read_to_end(&mut rest);
+    let began = Instant::now();
+    drop(server);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(Arc::strong_count(&metrics), 1, "all threads are gone");
 }
 
 #[rstest]

@@ -27,6 +27,11 @@ package bench_pkg;
     if (errors >= most_errors) $fatal(1, "%0d errors, giving up", errors);
   endfunction
 
+  // Length of a random part: a long one with +long.
+  function automatic int drawn(input int few, input int many);
+    drawn = $test$plusargs("long") ? many : few;
+  endfunction
+
   task automatic expect_eq(input string what, input logic [63:0] found, input logic [63:0] expected);
     if (found !== expected) fail($sformatf("%0s is 0x%0h, expected 0x%0h", what, found, expected));
   endtask

@@ -1,5 +1,5 @@
 // ATTN against the interpreter: words, memories and faults of a script.
-// vectors: attend 60
+// vectors: attend 30 60
 module npu_attend_tb;
   import bench_pkg::*;
   import npu_unit_pkg::*;

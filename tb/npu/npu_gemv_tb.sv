@@ -1,4 +1,4 @@
-// vectors: gemv 100
+// vectors: gemv 50 100
 // GEMV and HEAD: npu_gemv and, behind it, npu_sampler, against the interpreter.
 module npu_gemv_tb;
   import bench_pkg::*;

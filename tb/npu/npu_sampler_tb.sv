@@ -61,10 +61,11 @@ module npu_sampler_tb;
   longint blocks [0:Most/32];             // their sums
   int     expected_token;
   longint expected_logp;
+  longint sum, low, lowest;               // of the highest bin, and of the two below
 
   task automatic sample(input int count);
     logic [31:0] position;
-    longint      sharpness, key, best, ceiling, bin, highest, sum, block, below, entry, low;
+    longint      sharpness, key, best, ceiling, bin, highest, block, below, entry;
     logic        first;
     position = step.position + 1;
     a = mix(mix(step.seed ^ mix(step.rollout + 32'h9E3779B9)) + position * 32'h9E3779B9);
@@ -84,6 +85,7 @@ module npu_sampler_tb;
     first = 1'b1;
     sum = 0;
     low = 0;
+    lowest = 0;
     highest = 0;
     for (int from = 0; from < count; from += 32) begin
       ceiling = powers[from];
@@ -91,6 +93,7 @@ module npu_sampler_tb;
       ceiling = (ceiling + 1023) >>> 10;
       bin = ceiling >>> 4;
       if (first || bin > highest) begin
+        lowest = first ? 0 : (bin == highest + 1) ? low : (bin == highest + 2) ? sum : 0;
         low = (!first && bin == highest + 1) ? sum : 0;
         sum = 0;
         highest = bin;
@@ -105,8 +108,9 @@ module npu_sampler_tb;
       blocks[from / 32] = block;
       if (bin == highest) sum = sum + (block << ceiling[3:0]);
       else if (bin == highest - 1) low = low + (block << ceiling[3:0]);
+      else if (bin == highest - 2) lowest = lowest + (block << ceiling[3:0]);
     end
-    expected_logp = (powers[expected_token] <<< 14) - log2(sum + (low >>> 16)) - ((highest * 16 - 20) <<< 24);
+    expected_logp = (powers[expected_token] <<< 14) - log2(sum + (low >>> 16) + (lowest >>> 32)) - ((highest * 16 - 20) <<< 24);
     expected_logp = (expected_logp * 64'sd11629080 + 64'sd2147483648) >>> 32;
     if (expected_logp > 0) expected_logp = 0;
   endtask
@@ -116,6 +120,11 @@ module npu_sampler_tb;
   always @(posedge clk) if (rst_n) begin
     if (u_sampler.at_q[16] && step.sharpness != 0)
       expect_eq("noise", {32'd0, u_sampler.noise_q}, noise(mix(mix(a + u_sampler.token_q * 32'h9E3779B9) ^ b)) & 64'hFFFF_FFFF);
+    if (u_sampler.end_q[0]) begin
+      expect_eq("the highest bin", u_sampler.high_q, sum);
+      expect_eq("the bin below", u_sampler.low_q, low);
+      expect_eq("the lowest bin", u_sampler.lowest_q, lowest);
+    end
     if (begins) walked <= 0;
     else if (u_sampler.walk_end_q[4]) begin
       expect_eq("a block's sum", {38'd0, u_sampler.block_q}, blocks[walked]);
@@ -150,6 +159,13 @@ module npu_sampler_tb;
         if (sort != 0 && run % 3 == 2) logits[v] = logits[v] - 4000 * (v / 32);
         if (chance(1)) logits[v] = chance(50) ? 32'sh7FFF_FFFF : 32'sh8000_0000;
         if (sort != 0 && logits[v] > (1 << 24)) logits[v] = 0;
+      end
+      // One likely token at the lowest place of a bin, all others at the highest one of the next bin but one: together they count.
+      if (run % 6 == 5) begin
+        step.sharpness = 28'd1048576;
+        base = 16384 * (below(9) - 4);
+        for (int v = 0; v < count; v++) logits[v] = base - 16384 - between(1024, 1030);
+        logits[below(count)] = base - 1023;
       end
       sample(count);
       #1 begins = 1'b1;

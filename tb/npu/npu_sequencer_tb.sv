@@ -1,7 +1,7 @@
 // npu_sequencer against the interpreter's: programs by chance and those of its tests give the same words, made ready alike, and end in
 // the same place for the same reason. Memory answers late and by chance, units take words when they like; now and then one of
 // them fails, and the step ends with nothing more issued.
-// vectors: sequence 200
+// vectors: sequence 60 200
 module npu_sequencer_tb;
   import bench_pkg::*;
   import npu_pkg::*;

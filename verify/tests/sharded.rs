@@ -599,3 +599,31 @@ fn r23_events_name_the_shard_whose_they_are() {
     let nobody = HwEvent { queue_id: u8::MAX, ..events[0] };
     assert_eq!(device.answered(&nobody), None);
 }
+
+/// A shard that breaks the contract hides nothing of the other: its completions come once each and in order, and the error too.
+#[test]
+fn a_lost_shard_hides_no_completion_of_another() {
+    let first = Driver::new(ModelPlatform::new(), small()).unwrap();
+    let (memory, layout) = (first.memory().clone(), first.layout());
+    let mut device = Sharded::new("two", vec![Box::new(first), model(&small())]).unwrap();
+    let whole: Vec<u32> = (0..).filter(|&id| device.shard_of(&HwDesc::stop(id)) == 1).take(8).collect();
+    let mut descs = vec![HwDesc::stop(id_at(0, 2))];
+    descs.extend(whole.iter().map(|&id| HwDesc::stop(id)));
+    assert_eq!(device.submit(&descs).unwrap(), 9);
+    // Shard 0 answers what nobody asked (R3).
+    let unasked = HwCompletion { sq_head: 7, ..HwCompletion::default() }.with_phase(true);
+    memory.slots::<COMPLETION_WORDS>(layout.cq, 16).unwrap().store(0, bytemuck::cast(unasked));
+    let (mut found, mut errors) = (vec![], 0);
+    let mut out = [HwCompletion::default(); 3];
+    for _ in 0..200 {
+        match device.poll(&mut out) {
+            Ok(taken) => found.extend(out[..taken].iter().map(|completion| completion.rollout_id)),
+            Err(error) => {
+                assert!(error.to_string().starts_with("shard 0"), "{error}");
+                errors += 1;
+            }
+        }
+    }
+    assert_eq!(found, whole);
+    assert!(errors > 0);
+}

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::rtl_test::fresh_seed;
+use crate::seeds::Start;
 use crate::steps::Steps;
 use doorbell_setup::{self as setup, Cocotb, shell};
 
@@ -21,9 +21,9 @@ pub struct Options {
     /// The simulator
     #[arg(long, value_enum, default_value_t)]
     sim: Sim,
-    /// Seed of everything that is random, the order of the tests included; a new one each time when not given
-    #[arg(long)]
-    seed: Option<u32>,
+    /// The seed is that of everything random, the order of the tests included
+    #[command(flatten)]
+    start: Start,
     /// Record a waveform
     #[arg(long)]
     wave: bool,
@@ -43,7 +43,7 @@ enum Sim {
 /// When it cannot be installed, the device does not build, a test fails, or none ran.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     setup::run(root, setup::Options { cocotb: true, ..setup::Options::default() })?;
-    let seed = options.seed.unwrap_or_else(fresh_seed);
+    let seed = options.start.first();
     let mut steps = Steps::new("cocotb");
     let simulators: &[&str] = match options.sim {
         Sim::Icarus => &["icarus"],

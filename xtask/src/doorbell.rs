@@ -10,7 +10,23 @@ use doorbell_setup::shell;
 /// What `compare` needs of the program; the rest takes several times as long to build. The Makefile says the same.
 const COMPARE: [&str; 3] = ["--no-default-features", "--features", "rtl,gpu"];
 /// With several queue pairs, the RTL that has them too.
-const COMPARE_SEVERAL: [&str; 3] = ["--no-default-features", "--features", "rtl,gpu,doorbell-cosim/variants"];
+const COMPARE_SEVERAL: [&str; 3] = ["--no-default-features", "--features", "rtl,gpu,variants"];
+
+/// What `cosim` needs of the program: with it, a changed line of the RTL verilates and compiles one device and not all six.
+const COSIM: [&str; 3] = ["--no-default-features", "--features", "cosim"];
+/// The variable that names the devices that are built, by their workers.
+const WORKERS: &str = "DOORBELL_RTL_WORKERS";
+/// Workers of the device that `cosim` runs on where `--workers` does not say; the program says the same.
+const COSIM_WORKERS: &str = "4";
+
+/// The number of workers that the arguments of `cosim` ask for.
+fn workers(args: &[String]) -> &str {
+    let behind = |(at, arg): (usize, &String)| match arg.as_str() {
+        "--workers" => args.get(at + 1).map(String::as_str),
+        _ => args[at].strip_prefix("--workers="),
+    };
+    args.iter().enumerate().find_map(behind).unwrap_or(COSIM_WORKERS)
+}
 
 /// Builds `doorbell` and runs `doorbell <subcommand> <args>`; its exit code is the result.
 ///
@@ -23,9 +39,18 @@ pub fn forward(root: &Path, subcommand: &str, args: &[String]) -> Result<ExitCod
 /// Runs where the caller stands: paths in `args` are relative to that.
 fn command(root: &Path, subcommand: &str, args: &[String]) -> Command {
     let mut command = shell::cargo(Path::new("."), &["run", "--release", "--package", "doorbell"]);
-    if subcommand == "compare" {
-        let several = args.iter().any(|arg| arg.contains("queues") || arg.contains("chaos"));
-        command.args(if several { COMPARE_SEVERAL } else { COMPARE });
+    match subcommand {
+        "compare" => {
+            let several = args.iter().any(|arg| arg.contains("queues") || arg.contains("chaos"));
+            command.args(if several { COMPARE_SEVERAL } else { COMPARE });
+        }
+        "cosim" => {
+            command.args(COSIM);
+            if std::env::var_os(WORKERS).is_none() {
+                command.env(WORKERS, workers(args));
+            }
+        }
+        _ => {}
     }
     command.arg("--manifest-path").arg(root.join("Cargo.toml")).args(["--", subcommand]).args(args);
     command
@@ -40,11 +65,24 @@ mod tests {
         let features = |args: &[&str]| {
             let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
             let command = command(Path::new("."), "compare", &args);
-            command.get_args().any(|arg| arg == "rtl,gpu,doorbell-cosim/variants")
+            command.get_args().any(|arg| arg == COMPARE_SEVERAL[2])
         };
         assert!(!features(&["--trace", "x.jsonl"]));
         assert!(features(&["--queues", "4"]) && features(&["--queues=4"]));
         assert!(features(&["--devices", "model,rtl:queues=4"]));
         assert!(features(&["--chaos", "7"]));
+    }
+
+    #[test]
+    fn a_case_of_cosim_builds_the_one_device_that_it_runs_on() {
+        let words = |args: &[&str]| {
+            let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+            workers(&args).to_owned()
+        };
+        assert_eq!(words(&["basic decode"]), "4");
+        assert_eq!(words(&["--workers", "16", "basic decode"]), "16");
+        assert_eq!(words(&["--workers=1"]), "1");
+        let command = command(Path::new("."), "cosim", &[]);
+        assert!(command.get_args().any(|arg| arg == "--no-default-features"));
     }
 }

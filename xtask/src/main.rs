@@ -5,6 +5,7 @@ mod cocotb;
 mod contract;
 mod doc;
 mod doorbell;
+mod drawn;
 #[cfg(test)]
 #[path = "../../setup/src/fake.rs"]
 mod fake;
@@ -13,6 +14,7 @@ mod lab;
 mod lint;
 mod mutants;
 mod rtl_test;
+mod seeds;
 mod steps;
 mod synth;
 mod test;
@@ -73,7 +75,7 @@ enum Command {
     /// Build the API documentation and the book
     Doc,
     /// Run every test; installs what is missing first
-    Test,
+    Test(test::Options),
     /// Run lint and test
     Ci,
 }
@@ -135,7 +137,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Lab(options) => return lab::run(&root, &options),
         Command::Lint => lint::run(&root)?,
         Command::Doc => doc::run(&root)?,
-        Command::Test => test::run(&root)?,
+        Command::Test(options) => test::run(&root, &options)?,
         Command::Ci => test::ci(&root)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
 
-use crate::rtl_test::{Job, Simulator, benches, fresh_seed, in_parallel, scratch, script, shared_sources};
+use crate::rtl_test::{Job, Simulator, benches, in_parallel, scratch, script, shared_sources};
+use crate::seeds::Start;
 use doorbell_setup::shell;
 
 /// The mistakes, relative to the repository.
@@ -25,9 +26,9 @@ const GIVE_UP: &str = "+errors=1";
 pub struct Options {
     /// Only mutants whose name, file, rule or bench contains one of these; all of them when none is given
     words: Vec<String>,
-    /// Seed that every bench gets as +seed=N; a new one each time when not given
-    #[arg(long)]
-    seed: Option<u32>,
+    /// Every bench gets the seed as +seed=N
+    #[command(flatten)]
+    start: Start,
     /// Runs of every mutant, each with the next seed; it must be noticed in every one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     seeds: u32,
@@ -100,7 +101,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         "none of the {all} mutants in {TABLE} is called {}",
         options.words.join(" or ")
     );
-    let first = options.seed.unwrap_or_else(fresh_seed);
+    let first = options.start.first();
     let seeds: Vec<u32> = (0..options.seeds).map(|k| first.wrapping_add(k)).collect();
     let span = match seeds[..] {
         [seed] => format!("seed {seed}"),
@@ -227,6 +228,7 @@ impl Trial<'_> {
             shared: shared_sources(root)?,
             out,
             plusargs: &self.plusargs,
+            wave: None,
             limit: self.limit,
             vectors: self.vectors.clone(),
         })

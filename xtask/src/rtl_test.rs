@@ -10,17 +10,21 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
+use crate::seeds::{LONG, Start};
 use doorbell_setup::{self as setup, shell};
 
 mod parameters;
 pub mod script;
+mod wave;
+
+use wave::Wave;
 
 /// Sources of the device, relative to the repository.
 const RTL: &str = "rtl/files.f";
@@ -34,23 +38,34 @@ const TAIL: usize = 20;
 pub struct Options {
     /// Benches, with or without `_tb`; all of them when none is given
     benches: Vec<String>,
-    /// Seed that every bench gets as +seed=N; a new one each time when not given
+    /// Every bench gets the seed as +seed=N
+    #[command(flatten)]
+    start: Start,
+    /// Runs of every bench, each with the next seed; 1 when not given, 200 with --long
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    seeds: Option<u32>,
+    /// Long random draws (+long) over 200 seeds
     #[arg(long)]
-    seed: Option<u32>,
-    /// Runs of every bench, each with the next seed
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    seeds: u32,
+    long: bool,
     /// Seconds that one run of a bench may take
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
-    /// Plusargs for every bench, such as +wave
+    /// Plusargs for every bench; +wave records a waveform, +wave=FILE into this file
     #[arg(last = true)]
     plusargs: Vec<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { benches: vec![], seed: None, seeds: 1, timeout: 600, plusargs: vec![] }
+        let start = Start::default();
+        Options { benches: vec![], start, seeds: None, long: false, timeout: 600, plusargs: vec![] }
+    }
+}
+
+impl Options {
+    /// Every bench, its long draw over 200 seeds from this one on.
+    pub fn long(first: u32) -> Options {
+        Options { start: Start::at(first), long: true, timeout: 3600, ..Options::default() }
     }
 }
 
@@ -61,22 +76,26 @@ impl Default for Options {
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     let simulator = Simulator::find(shell::path())?;
     let names = select(benches(root)?, &options.benches)?;
-    let first = options.seed.unwrap_or_else(fresh_seed);
-    let seeds = || (0..options.seeds).map(|k| first.wrapping_add(k));
-    let several = options.seeds > 1;
+    let first = options.start.first();
+    let count = options.seeds.unwrap_or(if options.long { LONG } else { 1 });
+    let seeds = || (0..count).map(|k| first.wrapping_add(k));
+    let several = count > 1;
     let span = if several {
-        format!("seeds {first} to {}", first.wrapping_add(options.seeds - 1))
+        format!("seeds {first} to {}", first.wrapping_add(count - 1))
     } else {
         format!("seed {first}")
     };
 
+    let (mut plusargs, wave) = wave::plusargs(root, &options.plusargs, names.len() > 1 || several)?;
+    plusargs.extend(options.long.then(|| "+long".to_owned()));
     let out = scratch(root, "rtl-test-")?;
     let job = Job {
         root,
         simulator: &simulator,
         shared: shared_sources(root)?,
         out: &out.path().canonicalize()?,
-        plusargs: &options.plusargs,
+        plusargs: &plusargs,
+        wave: wave.as_ref(),
         limit: Duration::from_secs(options.timeout),
         vectors: script::generator(root, &names)?,
     };
@@ -99,39 +118,45 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         Ok(warnings) => warnings.iter().for_each(|line| println!("{name}: {line}")),
         Err(error) => fail(name, first, &error, name),
     });
-    // Benches that compile, with the number of seeds left.
-    let built: Vec<(&String, AtomicU32)> = names
+    // Benches that compile, with the number of seeds left, and the CPU time in ms of the others.
+    let built: Vec<(&String, AtomicU32, AtomicU64)> = names
         .iter()
         .filter(|name| !failed.lock().expect("no holder panics").contains_key(name.as_str()))
-        .map(|name| (name, AtomicU32::new(options.seeds)))
+        .map(|name| (name, AtomicU32::new(count), AtomicU64::new(0)))
         .collect();
     in_parallel(
         built.iter().flat_map(|bench| seeds().map(move |seed| (bench, seed))),
-        |((name, left), seed)| {
-            let start = Instant::now();
-            match job.run(name, seed) {
+        |((name, left, spent), seed)| {
+            match job.run(name, seed, spent) {
                 Ok(()) if several => {}
-                Ok(()) => println!("{name}: PASS ({:.1} s)", start.elapsed().as_secs_f64()),
+                Ok(()) => println!("{name}: PASS ({:.1} s of CPU)", seconds(spent)),
                 Err(error) => fail(name, seed, &error, &run_name(name, seed)),
+            }
+            if let Some(wave) = &wave {
+                println!("waveform: {}", wave.of(&run_name(name, seed)).display());
             }
             if left.fetch_sub(1, Ordering::Relaxed) == 1 && several {
                 let lost = failed.lock().expect("no holder panics").get(name.as_str()).map_or(0, Vec::len);
-                println!("{name}: {} of {} seeds passed", options.seeds as usize - lost, options.seeds);
+                let passed = count as usize - lost;
+                println!("{name}: {passed} of {count} seeds passed ({:.1} s of CPU)", seconds(spent));
             }
         },
     );
 
+    let total: f64 = built.iter().map(|(_, _, spent)| seconds(spent)).sum();
+    println!("rtl-test: {total:.0} s of CPU in simulations");
     let failed = failed.into_inner().expect("no holder panics");
     if failed.is_empty() {
         println!("rtl-test: {0} of {0} benches passed, {span}", names.len());
         return Ok(());
     }
     let benches: Vec<&str> = failed.keys().copied().collect();
+    let long = if options.long { " --long --seeds 1" } else { "" };
     let again = if several {
-        let runs = failed.iter().map(|(name, seeds)| format!("{name} --seed {}", seeds[0]));
+        let runs = failed.iter().map(|(name, seeds)| format!("{name} --seed {}{long}", seeds[0]));
         runs.collect::<Vec<_>>().join(", ")
     } else {
-        format!("{} --seed {first}", benches.join(" "))
+        format!("{} --seed {first}{long}", benches.join(" "))
     };
     let logs = out.keep();
     bail!(
@@ -166,6 +191,18 @@ pub fn in_parallel<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + 
             });
         }
     });
+}
+
+fn seconds(ms: &AtomicU64) -> f64 {
+    ms.load(Ordering::Relaxed) as f64 / 1e3
+}
+
+/// CPU time in ms of a process that is not reaped, by the 10 ms ticks of Linux.
+fn cpu_ms(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the program's name, which may hold anything: the fields from 3 on. 14 and 15 are user and system time.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    Some(10 * (fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?))
 }
 
 /// Name of the log of one run.
@@ -211,6 +248,8 @@ pub struct Job<'a> {
     pub out: &'a Path,
     /// Arguments that every bench gets.
     pub plusargs: &'a [String],
+    /// Where waveforms go, if they are recorded.
+    pub wave: Option<&'a Wave>,
     /// How long one run may take.
     pub limit: Duration,
     /// What writes the scripts of the benches that want one.
@@ -221,7 +260,7 @@ impl Job<'_> {
     /// Compiles a bench; gives what the compiler warned of. An input that nothing drives and a wire that nobody
     /// declared are errors: the bench would run, with unknown values or one bit of many.
     pub fn build(&self, name: &str) -> Result<Vec<String>> {
-        let (status, log) = self.bounded(self.compile(name), name, "compilation")?;
+        let (status, log) = self.bounded(self.compile(name), name, "compilation", &AtomicU64::new(0))?;
         ensure!(status.success(), "does not compile ({status})");
         let warnings = warnings(&log);
         if let Some(line) = warnings.iter().find(|line| UNDRIVEN.iter().any(|words| line.contains(words))) {
@@ -230,17 +269,25 @@ impl Job<'_> {
         Ok(warnings)
     }
 
-    fn run(&self, name: &str, seed: u32) -> Result<()> {
-        self.judge(name, seed)?
+    fn run(&self, name: &str, seed: u32, spent: &AtomicU64) -> Result<()> {
+        self.timed(name, seed, spent)?
     }
 
     /// Runs a bench to its end: the outer error is that it did not come to one.
     pub fn judge(&self, name: &str, seed: u32) -> Result<Result<()>> {
+        self.timed(name, seed, &AtomicU64::new(0))
+    }
+
+    fn timed(&self, name: &str, seed: u32, spent: &AtomicU64) -> Result<Result<()>> {
         let mut command = self.simulate(name, seed);
         if let Some(script) = self.script(name, seed)? {
             command.arg(format!("+script={}", script.display()));
         }
-        let (status, log) = self.bounded(command, &run_name(name, seed), "the bench")?;
+        if let Some(wave) = self.wave {
+            let file = wave.of(&run_name(name, seed));
+            command.arg(format!("+wave={}", file.display())).args(wave::format(&file));
+        }
+        let (status, log) = self.bounded(command, &run_name(name, seed), "the bench", spent)?;
         Ok(verdict(name, status, &log))
     }
 
@@ -275,14 +322,24 @@ impl Job<'_> {
     }
 
     /// Runs `command` with `log` as its output; past the time limit, or when the log overflows, it is killed.
-    fn bounded(&self, mut command: Command, log: &str, what: &str) -> Result<(ExitStatus, String)> {
+    /// Its CPU time is added to `spent`.
+    fn bounded(
+        &self,
+        mut command: Command,
+        log: &str,
+        what: &str,
+        spent: &AtomicU64,
+    ) -> Result<(ExitStatus, String)> {
         let path = self.log(log);
         let log = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
         let mut child = command.spawn().with_context(|| format!("cannot run {}", shell::shown(&command)))?;
         let deadline = Instant::now() + self.limit;
+        let mut cpu = 0;
         loop {
+            cpu = cpu_ms(child.id()).unwrap_or(cpu);
             if let Some(status) = child.try_wait()? {
+                spent.fetch_add(cpu, Ordering::Relaxed);
                 let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
                 return Ok((status, String::from_utf8_lossy(&text).into_owned()));
             }
@@ -380,12 +437,6 @@ fn select(all: Vec<String>, wanted: &[String]) -> Result<Vec<String>> {
         }
     }
     Ok(names)
-}
-
-/// Differs from call to call; fits a signed 32-bit integer, as $value$plusargs reads one.
-pub fn fresh_seed() -> u32 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    (now.as_nanos() as u32 ^ std::process::id()) & 0x7FFF_FFFF
 }
 
 #[cfg(test)]

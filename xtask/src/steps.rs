@@ -1,13 +1,32 @@
 //! Commands that consist of several steps: all run, then a summary, then one verdict.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
 enum Outcome {
-    Passed(Duration),
+    Passed(Cost),
     Failed(String),
     Skipped(String),
+}
+
+/// What a step took.
+struct Cost {
+    elapsed: Duration,
+    /// Processor seconds of the programs that it ran; `None` where the system does not say.
+    processor: Option<f64>,
+}
+
+/// Processor seconds of all programs that this process has started and that have ended, and of this process itself.
+fn processor_seconds() -> Option<f64> {
+    /// `USER_HZ`, in which Linux reports times to programs: 100 on every architecture that Rust runs on.
+    const TICKS: f64 = 100.0;
+    let text = fs::read_to_string("/proc/self/stat").ok()?;
+    // The name of the program may hold spaces: fields are counted from behind its bracket. See proc(5): utime is field 14.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = fields.get(11..15)?.iter().map(|field| field.parse::<f64>().ok()).sum::<Option<f64>>()?;
+    Some(ticks / TICKS)
 }
 
 /// Steps of one command and what came of them.
@@ -26,9 +45,12 @@ impl Steps {
     pub fn run(&mut self, name: impl Into<String>, step: impl FnOnce() -> Result<()>) {
         let name = name.into();
         println!("\n== {name}");
-        let start = Instant::now();
+        let (start, before) = (Instant::now(), processor_seconds());
         let outcome = match step() {
-            Ok(()) => Outcome::Passed(start.elapsed()),
+            Ok(()) => Outcome::Passed(Cost {
+                elapsed: start.elapsed(),
+                processor: before.and_then(|before| Some(processor_seconds()? - before)),
+            }),
             Err(error) => {
                 println!("error: {error:#}");
                 Outcome::Failed(format!("{error:#}"))
@@ -50,11 +72,15 @@ impl Steps {
         println!("\n== {}: summary", self.title);
         let width = self.rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         let (mut passed, mut failed) = (0, Vec::new());
+        let mut total = 0.0;
         for (name, outcome) in &self.rows {
             let text = match outcome {
-                Outcome::Passed(time) => {
+                Outcome::Passed(Cost { elapsed, processor }) => {
                     passed += 1;
-                    format!("ok       {:.1} s", time.as_secs_f64())
+                    total += processor.unwrap_or(0.0);
+                    let processor =
+                        processor.map_or(String::new(), |seconds| format!("  {seconds:>7.1} s of CPU"));
+                    format!("ok       {:>7.1} s{processor}", elapsed.as_secs_f64())
                 }
                 Outcome::Failed(reason) => {
                     failed.push(name.as_str());
@@ -76,7 +102,7 @@ impl Steps {
         if passed == 0 {
             bail!("{}: no step ran", self.title);
         }
-        println!("{}: {passed} of {} steps passed", self.title, self.rows.len());
+        println!("{}: {passed} of {} steps passed, {total:.0} s of CPU", self.title, self.rows.len());
         Ok(())
     }
 }
@@ -97,6 +123,17 @@ mod tests {
         steps.skip("third", "not here");
         assert!(ran);
         assert_eq!(steps.finish().unwrap_err().to_string(), "test: 1 of 3 steps failed: first");
+    }
+
+    #[test]
+    fn processor_time_counts_programs_that_were_run() {
+        let before = processor_seconds().unwrap();
+        let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        assert!(std::process::Command::new("sh").args(["-c", busy]).status().unwrap().success());
+        assert!(
+            processor_seconds().unwrap() > before,
+            "a busy shell takes more than a hundredth of a second"
+        );
     }
 
     #[test]

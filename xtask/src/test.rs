@@ -2,24 +2,41 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::seeds::Start;
 use crate::steps::Steps;
-use crate::{cocotb, contract, gpu_check, lint, rtl_test, tsan};
+use crate::{cocotb, contract, drawn, gpu_check, lint, rtl_test, tsan};
 use doorbell_setup::nvcc::Places;
 use doorbell_setup::{self as setup, shell};
 
 /// What the tests need, but for cocotb: that is installed in its own step, which alone fails without PyPI.
 const TOOLS: setup::Options = setup::Options { check: false, wave: false, gpu: true, cocotb: false };
 
+/// What `test` draws.
+#[derive(clap::Args, Default)]
+pub struct Options {
+    /// Only the random tests, each over 200 seeds; `test` without it draws from the committed seed
+    #[arg(long)]
+    long: bool,
+    /// Without the testbenches
+    #[arg(long, requires = "long")]
+    rust: bool,
+    #[command(flatten)]
+    start: Start,
+}
+
 /// Installs what is missing, then runs every test.
 ///
 /// # Errors
 /// When something cannot be installed or a test fails.
-pub fn run(root: &Path) -> Result<()> {
+pub fn run(root: &Path, options: &Options) -> Result<()> {
     setup::run(root, TOOLS)?;
+    if options.long {
+        return drawn::long(root, options.start.first(), options.rust);
+    }
     let mut steps = Steps::new("test");
     steps.run("contract", || contract::run(root, true));
     steps.run("testbenches", || rtl_test::run(root, &rtl_test::Options::default()));
@@ -30,6 +47,9 @@ pub fn run(root: &Path) -> Result<()> {
     } else {
         steps.run("gpu-check", || gpu_check::kernels(root));
     }
+    steps.run("cargo test: build", || {
+        shell::run(&mut shell::cargo(root, &[&WORKSPACE[..], &["--no-run"]].concat()))
+    });
     steps.run("cargo test", || cargo_test(root));
     if !without_gpu {
         gpu_check::nvrtc(root, &mut steps);
@@ -41,26 +61,55 @@ pub fn run(root: &Path) -> Result<()> {
     steps.finish()
 }
 
-/// Every test of the workspace; the error names those that failed, which by then lie thousands of lines back.
+/// Every test of the workspace.
+const WORKSPACE: [&str; 3] = ["test", "--workspace", "--release"];
+/// Programs of tests that take longer than this are listed.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// Every test of the workspace, and a list of the programs that took longest; the error names those that failed, which by then lie thousands of lines back.
 fn cargo_test(root: &Path) -> Result<()> {
-    let mut command = shell::cargo(root, &["test", "--workspace", "--release", "--no-fail-fast"]);
+    let mut command = shell::cargo(root, &[&WORKSPACE[..], &["--no-fail-fast"]].concat());
     println!("$ {}", shell::shown(&command));
-    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
-    let lines = BufReader::new(child.stdout.take().context("cargo has no output")?).lines();
+    // Cargo names each program on its standard error, just before the program prints: the two must stay in order.
+    let (output, errors) = std::io::pipe().context("cannot make a pipe")?;
+    command.stdout(errors.try_clone().context("cannot share a pipe")?).stderr(errors);
+    let mut child = command.spawn().context("cannot run cargo")?;
+    let shown = shell::shown(&command);
+    // It holds the pipe open too.
+    drop(command);
     let mut failed = Vec::new();
-    for line in lines {
+    let mut programs: Vec<(String, Instant)> = Vec::new();
+    for line in BufReader::new(output).lines() {
         let line = line.context("cannot read what cargo prints")?;
         println!("{line}");
         failed.extend(failed_test(&line).map(str::to_owned));
+        programs.extend(program(&line).map(|name| (name.to_owned(), Instant::now())));
     }
     let status = child.wait()?;
+    print_slow(&programs, Instant::now());
     ensure!(
         status.success(),
         "`{}` ended with {status}; failed: {}",
-        shell::shown(&command),
+        shown,
         if failed.is_empty() { "no test, see above".to_owned() } else { failed.join(", ") }
     );
     Ok(())
+}
+
+/// The program of tests that this line of cargo's says is run.
+fn program(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    line.strip_prefix("Running ").or_else(|| line.strip_prefix("Doc-tests "))
+}
+
+/// Prints the programs that took longer than [`SLOW`], each with the moment when it began; the last one ended at `end`.
+fn print_slow(programs: &[(String, Instant)], end: Instant) {
+    let ends = programs.iter().skip(1).map(|(_, start)| *start).chain([end]);
+    let took = programs.iter().zip(ends).map(|((name, start), end)| (end.duration_since(*start), name));
+    let mut slow: Vec<(Duration, &String)> = took.filter(|(took, _)| *took > SLOW).collect();
+    slow.sort_unstable_by(|one, other| other.cmp(one));
+    println!("\nPrograms of tests that took more than {} s:", SLOW.as_secs());
+    slow.iter().for_each(|(took, name)| println!("{:>7.1} s  {name}", took.as_secs_f64()));
 }
 
 /// The test that this line of a test runner says has failed.
@@ -86,13 +135,21 @@ pub fn ci(root: &Path) -> Result<()> {
     setup::run(root, TOOLS)?;
     let mut steps = Steps::new("ci");
     steps.run("lint", || lint::run(root));
-    steps.run("test", || run(root));
+    steps.run("test", || run(root, &Options::default()));
     steps.finish()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_of_tests_is_known_by_cargos_line() {
+        let line = "     Running tests/run.rs (target/release/deps/run-3fd679bc9788adc4)";
+        assert_eq!(program(line), Some("tests/run.rs (target/release/deps/run-3fd679bc9788adc4)"));
+        assert_eq!(program("   Doc-tests doorbell_lm"), Some("doorbell_lm"));
+        assert_eq!(program("running 3 tests"), None);
+    }
 
     #[test]
     fn a_failed_test_is_known_by_its_line() {

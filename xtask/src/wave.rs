@@ -31,7 +31,7 @@ pub struct Options {
     #[arg(long, value_name = "NS..NS", requires = "png", value_parser = span)]
     span: Option<Span>,
     /// Workers of the RTL, 4 without it
-    #[arg(long)]
+    #[arg(long, conflicts_with = "png")]
     workers: Option<u32>,
 }
 
@@ -74,6 +74,13 @@ pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
         None => vec![options.case.clone()],
     };
     let mut args = [what, vec!["--out".to_owned(), out_text.to_owned()]].concat();
+    if let Some(png) = &options.png {
+        let Some(png) = png.to_str() else { bail!("{} is no path in UTF-8", png.display()) };
+        args.extend(["--png".to_owned(), png.to_owned()]);
+    }
+    args.extend(
+        options.span.iter().flat_map(|Span(from, to)| ["--span".to_owned(), format!("{from}..{to}")]),
+    );
     args.extend(options.workers.iter().flat_map(|workers| ["--workers".to_owned(), workers.to_string()]));
     let code = doorbell::forward(root, "wave", &args)?;
     // A case that fails (exit code 1) is recorded, and worth a look more than any other.
@@ -81,19 +88,12 @@ pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
         return Ok(code);
     }
 
-    let out = absolute(&out).with_context(|| format!("cannot find {}", out.display()))?;
-    let save_file = SAVE_FILES[usize::from(options.model.is_some())];
-    match &options.png {
-        Some(png) => {
-            let png = absolute(png).with_context(|| format!("cannot find {}", png.display()))?;
-            let mut draw =
-                shell::cargo(root, &["run", "--release", "--quiet", "--package", "doorbell-wave", "--"]);
-            let span = options.span.iter().flat_map(|Span(from, to)| [from.to_string(), to.to_string()]);
-            shell::run(draw.arg(save_file).arg(&out).arg(&png).args(span))?;
-            println!("wrote {}", png.display());
-        }
-        None => shell::run(&mut gtkwave(root, &out, save_file))?,
+    if let Some(png) = &options.png {
+        println!("wrote {}", png.display());
+        return Ok(code);
     }
+    let out = absolute(&out).with_context(|| format!("cannot find {}", out.display()))?;
+    shell::run(&mut gtkwave(root, &out, SAVE_FILES[usize::from(options.model.is_some())]))?;
     Ok(code)
 }
 

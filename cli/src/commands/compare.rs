@@ -20,7 +20,7 @@ use super::chaos::{self, Chaos};
 use super::trace;
 use crate::failure::{DIFFERENT, Failure};
 use crate::output::{self, Output, Sink};
-use crate::report::{Report, Skipped, Waveform};
+use crate::report::{Fault, Report, Skipped, Waveform};
 
 /// Runs a trace on several devices, the first being the reference, and compares every compared field of every
 /// completion and every token byte. Ends with code 1 if any differs, and also if one fails or stops answering.
@@ -65,6 +65,14 @@ pub struct Args {
     #[cfg(feature = "lm")]
     #[arg(long, num_args = 0..=1, default_missing_value = crate::models::DEFAULT, conflicts_with_all = ["publish_every", "chaos"])]
     model: Option<String>,
+    /// Not built: says so.
+    #[cfg(not(feature = "lm"))]
+    #[arg(long = "model", num_args = 0..=1, default_missing_value = "", hide = true)]
+    no_model: Option<String>,
+    /// Not built: says so.
+    #[cfg(not(all(feature = "lm", feature = "rtl")))]
+    #[arg(long = "lockstep", hide = true)]
+    no_lockstep: bool,
     /// Hold each instruction of the RTL's NPU to the interpreter as it is done, and name the first that differs
     #[cfg(all(feature = "lm", feature = "rtl"))]
     #[arg(long, requires = "model", conflicts_with = "chaos")]
@@ -118,7 +126,8 @@ pub struct Args {
     /// Where to record the RTL's waveform around a divergence; by default divergence.fst
     #[arg(long, value_name = "FILE")]
     wave: Option<PathBuf>,
-    /// Put a fault into the last device that takes one, to see it found: token, completion or hang (exit code 1 each);
+    /// Put a fault into the last device that takes one, to see it found: token, completion or hang (exit code 1 each, also if
+    /// the run ends before the fault's place comes, which the report says then);
     /// with a place as token:1000 or completion:5:status on the model, token:BEAT:BIT and more on the RTL (an unknown one
     /// lists them); none on the gpu
     #[arg(long, value_name = "FAULT")]
@@ -165,6 +174,16 @@ struct Chosen {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    #[cfg(not(feature = "lm"))]
+    if args.no_model.is_some() || args.no_lockstep {
+        return Err(crate::left_out::option(if args.no_lockstep { "--lockstep" } else { "--model" }));
+    }
+    #[cfg(all(feature = "lm", not(feature = "rtl")))]
+    if args.no_lockstep {
+        return Err(Failure::unavailable(
+            "--lockstep holds the RTL's NPU, and rtl is not part of this build",
+        ));
+    }
     if let Some(seed) = args.chaos {
         return run_chaos(&args, seed);
     }
@@ -192,13 +211,26 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 
     let agree = outcomes.iter().all(Outcome::agrees);
+    // A fault that nobody saw is a failure: it was planted to be found.
+    let fault = settings.iter().zip(&outcomes).find_map(|(settings, outcome)| {
+        let fault = settings.fault.clone()?;
+        Some(Fault { fault, device: outcome.name.clone(), found: !agree })
+    });
+    let missed = fault.as_ref().is_some_and(|fault| !fault.found);
     let path = args.wave.unwrap_or("divergence.fst".into());
     let waveform = record_wave(&plan, &kinds, &settings, &outcomes, path);
-    if waveform.as_ref().is_some_and(|waveform| waveform.cycles.is_ok()) {
+    if waveform.as_ref().is_some_and(|waveform| waveform.recorded.is_ok()) {
         wave.into_iter().for_each(Output::keep);
     }
-    let report =
-        Report { trace: &trace, format, plan: &plan, outcomes: &outcomes, skipped: &skipped, waveform };
+    let report = Report {
+        trace: &trace,
+        format,
+        plan: &plan,
+        outcomes: &outcomes,
+        skipped: &skipped,
+        fault,
+        waveform,
+    };
     let to_stderr = matches!(json, Some(Sink::Standard));
     if let Some(json) = json {
         json.write(&report.json())?;
@@ -208,7 +240,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     } else {
         output::print(&report.text())?;
     }
-    Ok(ExitCode::from(if agree { 0 } else { DIFFERENT }))
+    Ok(ExitCode::from(if agree && !missed { 0 } else { DIFFERENT }))
 }
 
 /// `--chaos`.
@@ -324,6 +356,16 @@ type Tells = Box<dyn FnOnce() -> Held>;
 fn open(args: &Args, plan: &ReplayPlan, chosen: &[Chosen]) -> Result<Opened, Failure> {
     let mut opened = Opened::default();
     let mut fault = args.inject.clone();
+    for Chosen { own, .. } in chosen.iter().filter(|_| args.has_language()) {
+        let Settings { queues, functions, .. } = settings(args, plan).and(own)?;
+        if queues > functions {
+            return Err(Failure::input(format!(
+                "--model takes one queue pair in each function, and this is {queues} queue pairs in {functions} \
+                 functions: the queue pairs of a function share one region for models, which compare fills for each; \
+                 give --queues {queues} --functions {queues}"
+            )));
+        }
+    }
     // From the last, which is to have the fault.
     for &Chosen { kind, ref own } in chosen.iter().rev() {
         let settings =
@@ -453,11 +495,11 @@ fn record_wave(
 ) -> Option<Waveform> {
     let place = (0..kinds.len()).find(|&place| kinds[place] == Kind::Rtl && !outcomes[place].agrees())?;
     let outcome = &outcomes[place];
-    let cycles = crate::waveform::record_wave(plan, &settings[place], outcome, &path);
+    let recorded = crate::waveform::record_wave(plan, &settings[place], outcome, &path);
     Some(Waveform {
         device: outcome.name.clone(),
         path,
-        cycles: cycles.map_err(|failure| failure.to_string()),
+        recorded: recorded.map_err(|failure| failure.to_string()),
     })
 }
 

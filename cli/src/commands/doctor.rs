@@ -110,7 +110,7 @@ fn machine() -> Vec<Finding> {
         format!("{} free of 2 MiB, transparent: {transparent}", if free.is_empty() { "0" } else { free });
     findings.push(if matches!(free, "" | "0") && transparent == "never" {
         let refused =
-            "huge pages for KV blocks: `sysctl vm.nr_hugepages=N`, or set transparent ones to madvise";
+            "huge pages, which lab 3 measures: `sysctl vm.nr_hugepages=N`, or set transparent ones to madvise";
         Finding::bad(Level::Without, about, "pages", found, refused.into())
     } else {
         Finding::ok(about, "pages", found)

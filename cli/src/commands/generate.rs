@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use doorbell_contract::{
-    BLOCK_TOKENS, DescFlags, ErrorCode, HwCompletion, HwDesc, HwImage, HwSequence, PolicyMode, Status,
-    TOKEN_NONE,
+    BLOCK_TOKENS, CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, HwImage, HwSequence,
+    PolicyMode, Status, TOKEN_NONE,
 };
 use doorbell_devices::{Kind, OpenError, Settings};
 use doorbell_host::language::{language_policy, sequence_bytes};
@@ -102,6 +102,18 @@ struct Session {
     device: Box<dyn Device>,
     tokens: TokenRegion,
     regions: LanguageRegions,
+    /// Tokens of a DECODE.
+    piece: usize,
+}
+
+/// Tokens of a DECODE, so that each token is in memory as soon as it is made. Model and GPU write token by token. The RTL writes lines
+/// of 16 tokens, and what is left when a DECODE ends: a DECODE for each token costs it a few hundred cycles, where a token of the
+/// smallest model takes thousands. Where DECODEs end decides nothing about tokens: seed, rollout and position do.
+fn piece(kind: Kind) -> usize {
+    match kind {
+        Kind::Rtl => 1,
+        Kind::Model | Kind::Gpu => usize::MAX,
+    }
 }
 
 impl Session {
@@ -130,7 +142,7 @@ impl Session {
         let lacks = || Failure::failed(format!("{kind} has no regions of a language model"));
         let tokens = device.token_regions().into_iter().next().ok_or_else(lacks)?;
         let regions = device.language_regions().into_iter().next().ok_or_else(lacks)?;
-        let mut session = Self { device, tokens, regions };
+        let mut session = Self { device, tokens, regions, piece: piece(kind) };
         session.publish(model, &record)?;
         Ok(session)
     }
@@ -190,16 +202,23 @@ impl Session {
         let prefilled = began.elapsed();
         let mut given =
             Given { text: ask.text, stream: ask.text.stream(), tokens: vec![], most: ask.most, at: answer };
-        if ask.most > 0 {
-            let flags =
-                DescFlags::EOS_STOPS | if ask.logprobs { DescFlags::LOGP } else { DescFlags::empty() };
-            let desc = of_model(HwDesc::decode(0, length, ask.most as u32)).with_delta_offset(answer);
+        let flags = DescFlags::EOS_STOPS | if ask.logprobs { DescFlags::LOGP } else { DescFlags::empty() };
+        while given.tokens.len() < ask.most {
+            let done = given.tokens.len();
+            let piece = self.piece.min(ask.most - done);
+            let desc = of_model(HwDesc::decode(0, length + done as u32, piece as u32))
+                .with_delta_offset(answer + 4 * done as u64);
             self.submit(&desc.with_flags(flags))?;
-            self.wait(|tokens| if ask.logprobs { Ok(()) } else { given.say_new(tokens) })?;
+            let completion = self.wait(|tokens| if ask.logprobs { Ok(()) } else { given.say_new(tokens) })?;
+            if ask.logprobs {
+                given.say_likely(&self)?;
+            }
+            let is_over = completion.has(CompletionFlags::EOS);
+            if is_over || given.tokens.len() < done + piece {
+                break;
+            }
         }
-        if ask.logprobs {
-            given.say_likely(&self)?;
-        } else {
+        if !ask.logprobs {
             say(&(given.stream.end().map_err(Failure::input)? + "\n"))?;
         }
         report(ask.prompt.len(), prefilled, given.tokens.len(), began.elapsed() - prefilled);
@@ -241,14 +260,15 @@ impl Given<'_> {
         Ok(())
     }
 
-    /// Tokens and their log-probabilities, of an answer that is over.
+    /// Tokens and their log-probabilities, of a DECODE that is over.
     fn say_likely(&mut self, session: &Session) -> Result<(), Failure> {
-        self.read(&session.tokens)?;
-        let mut logps = vec![0; self.tokens.len()];
+        let before = self.read(&session.tokens)?;
+        let new = &self.tokens[before..];
+        let mut logps = vec![0; new.len()];
         if let Some(region) = session.device.logp_regions().first() {
-            region.read(self.at, &mut logps)?;
+            region.read(self.at + 4 * before as u64, &mut logps)?;
         }
-        for (token, logp) in self.tokens.iter().zip(logps) {
+        for (token, logp) in new.iter().zip(logps) {
             say(&format!("{token} {:.4}\n", f64::from(logp as i32) / 65_536.0))?;
         }
         Ok(())

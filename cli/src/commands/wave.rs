@@ -18,9 +18,15 @@ pub struct Args {
     #[cfg(feature = "lm")]
     #[arg(long, conflicts_with_all = ["case", "workers"])]
     model: Option<String>,
-    /// File to write, in FST format
-    #[arg(long, value_name = "FILE.fst")]
-    out: PathBuf,
+    /// File to write, in FST format; with --png by default beside the picture
+    #[arg(long, value_name = "FILE.fst", required_unless_present = "png")]
+    out: Option<PathBuf>,
+    /// Draw a picture of it too, grouped as `cargo xtask wave` shows it in GTKWave; needs no display. For 4 workers
+    #[arg(long, value_name = "FILE.png", conflicts_with = "workers")]
+    png: Option<PathBuf>,
+    /// Of the picture: from one time to another, as 2500..4000, without the rest of what is recorded
+    #[arg(long, value_name = "NS..NS", requires = "png", value_parser = span)]
+    span: Option<(u64, u64)>,
     /// Workers of the RTL
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
     workers: u32,
@@ -35,16 +41,30 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     use crate::failure::DIFFERENT;
     use crate::output::{self, Output};
 
+    let png = args.png.as_deref().map(|png| Output::open("picture", png)).transpose()?;
+    let out = match (&args.out, &args.png) {
+        (Some(out), _) => out.clone(),
+        (None, Some(png)) => png.with_extension("fst"),
+        (None, None) => return Err(Failure::input("give --out FILE.fst or --png FILE.png")),
+    };
+    if args.png.as_ref() == Some(&out) {
+        return Err(Failure::input("--out and --png are the same file; give two"));
+    }
     #[cfg(feature = "lm")]
     if let Some(model) = &args.model {
-        return token::run(model, &args.out);
+        let code = token::run(model, &out)?;
+        draw(include_str!("../../../tb/wave/token.gtkw"), &out, png, &args)?;
+        return Ok(code);
     }
-    let Args { case, out, workers, .. } = args;
+    let Args { case, workers, .. } = &args;
+    let workers = *workers;
+    let case = case.clone();
     let case = named(&case)?;
     let file = Output::open("waveform", &out)?;
     let Run { outcome, cycles } =
         Run::of(case, workers, None, Some(Wave { path: out.clone(), window: None }))?;
     file.keep();
+    draw(include_str!("../../../tb/wave/descriptor.gtkw"), &out, png, &args)?;
     let (out, name) = (out.display(), title(case));
     match outcome {
         Ok(()) => {
@@ -56,6 +76,28 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             Ok(ExitCode::from(DIFFERENT))
         }
     }
+}
+
+/// Two times in ns, the first before the second.
+fn span(text: &str) -> Result<(u64, u64), String> {
+    let parts = text.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+    parts.filter(|(from, to)| from < to).ok_or_else(|| "expected FROM..TO in ns, as 2500..4000".into())
+}
+
+/// Draws what was recorded, if asked to.
+#[cfg(feature = "cosim")]
+fn draw(
+    save: &str,
+    waveform: &std::path::Path,
+    png: Option<crate::output::Output>,
+    args: &Args,
+) -> Result<(), Failure> {
+    let (Some(file), Some(png)) = (png, &args.png) else { return Ok(()) };
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(std::path::Path::new("."));
+    let save = doorbell_wave::Save::parse(save, root).map_err(Failure::input)?;
+    doorbell_wave::draw(&save, waveform, png, args.span).map_err(Failure::input)?;
+    file.keep();
+    Ok(())
 }
 
 /// A token of a language model.

@@ -46,6 +46,7 @@
   fault(StallsWorker)      /* no mistake: one worker looks at its ticket only when the next comes to its slot */  \
   fault(ChangesTable)      /* engine 1: one entry of a table is another */                                     \
   fault(DropsBin)          /* engine 1: of an attention the lower bin is left out */                           \
+  fault(DropsLowestBin)    /* engine 1: of a vocabulary the lowest of three bins is left out */                \
   fault(ScalesAhead)       /* engine 1: a score is taken by the scale of the position behind its own */        \
   fault(LosesRow)          /* engine 1: the last row of a stretch of weights is the one before */              \
   fault(SwapsBlocks)       /* engine 1: two entries of a block table are swapped */                            \

@@ -42,7 +42,7 @@ pub struct Sharded {
     runs: Vec<Vec<HwDesc>>,
     /// The SQ index and the descriptor of each slot of which nothing could be trusted, of the completions returned last.
     unread: Vec<(u32, HwDesc)>,
-    /// A failure that came behind completions.
+    /// A failure that came with completions of other shards: it is told of next.
     failure: Option<DeviceError>,
 }
 
@@ -121,6 +121,47 @@ impl Sharded {
             let end = desc.delta_offset.saturating_add(4 * u64::from(desc.max_tokens));
             self.regions.assign(desc.delta_offset..end, shard);
         }
+    }
+
+    /// Notes that what was meant for `shard`, and for those behind it, was not submitted.
+    #[cold]
+    fn note_not_submitted(&mut self, shard: usize) {
+        for shard in shard..self.shards.len() {
+            for desc in &self.runs[shard] {
+                if let Entry::Occupied(mut entry) = self.rollouts.entry(desc.rollout_id)
+                    && entry.get().shard == shard
+                {
+                    entry.get_mut().in_flight -= 1;
+                    if entry.get().in_flight == 0 {
+                        entry.remove();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Keeps a failure of a shard until it can be told of: others may have completions.
+    #[cold]
+    fn keep_failure(&mut self, shard: usize, error: DeviceError) {
+        let error = self.of_shard(shard, error);
+        self.failure.get_or_insert(error);
+    }
+
+    /// Takes what the shards have completed, those behind one that fails too.
+    fn take(&mut self, out: &mut [HwCompletion]) -> usize {
+        let mut taken = 0;
+        for shard in self.in_turn() {
+            match self.shards[shard].collect(&mut out[taken..]) {
+                Ok(0) => {}
+                Ok(more) => {
+                    self.note_completed(shard, &out[taken..taken + more]);
+                    self.pass_turn(shard);
+                    taken += more;
+                }
+                Err(error) => self.keep_failure(shard, error),
+            }
+        }
+        taken
     }
 
     /// Notes what `shard` has completed.
@@ -218,7 +259,13 @@ impl Device for Sharded {
             if run.is_empty() {
                 continue;
             }
-            let count = self.shards[shard].submit(run).map_err(|error| self.of_shard(shard, error))?;
+            let count = match self.shards[shard].submit(run) {
+                Ok(count) => count,
+                Err(error) => {
+                    self.note_not_submitted(shard);
+                    return Err(self.of_shard(shard, error));
+                }
+            };
             let room = self.runs[shard].len();
             if count != room {
                 let error = DeviceError::Protocol {
@@ -235,49 +282,47 @@ impl Device for Sharded {
     /// Looks at every shard, in turn. Where none has completions, gives time to one that has some due, in turn too; so
     /// one that has died is noticed (R15) when the others have nothing more to tell, after its own patience times the
     /// number of shards that have work.
+    ///
+    /// A shard that has failed hides nothing of the others. The completions that they have come first, and the error with the next
+    /// call, or at once if there are none. Whoever goes on polling gets the rest of their completions, and the error again.
     fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
-        let taken = self.collect(out)?;
-        if taken > 0 || out.is_empty() {
-            return Ok(taken);
+        self.unread.clear();
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
         }
-        let Some(shard) = self.in_turn().find(|&shard| self.shards[shard].in_flight() > 0) else {
-            return Ok(0);
-        };
-        self.pass_turn(shard);
-        let taken = self.shards[shard].poll(out).map_err(|error| self.of_shard(shard, error))?;
-        self.note_completed(shard, &out[..taken]);
-        Ok(taken)
+        let mut taken = self.take(out);
+        if taken == 0
+            && !out.is_empty()
+            && let Some(shard) = self.in_turn().find(|&shard| self.shards[shard].in_flight() > 0)
+        {
+            self.pass_turn(shard);
+            match self.shards[shard].poll(out) {
+                Ok(more) => {
+                    self.note_completed(shard, &out[..more]);
+                    taken = more;
+                }
+                Err(error) => self.keep_failure(shard, error),
+            }
+        }
+        if taken > 0 { Ok(taken) } else { self.failure.take().map_or(Ok(0), Err) }
     }
 
+    /// As [`poll`](Self::poll), without giving time.
     fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
         self.unread.clear();
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
-        let mut taken = 0;
-        for shard in self.in_turn() {
-            match self.shards[shard].collect(&mut out[taken..]) {
-                Ok(0) => {}
-                Ok(more) => {
-                    self.note_completed(shard, &out[taken..taken + more]);
-                    self.pass_turn(shard);
-                    taken += more;
-                }
-                Err(error) if taken == 0 => return Err(self.of_shard(shard, error)),
-                Err(error) => {
-                    self.failure = Some(self.of_shard(shard, error));
-                    break;
-                }
-            }
-        }
-        Ok(taken)
+        let taken = self.take(out);
+        if taken > 0 { Ok(taken) } else { self.failure.take().map_or(Ok(0), Err) }
     }
 
     fn arm(&mut self) -> Result<bool, DeviceError> {
         let mut all = true;
-        for shard in 0..self.shards.len() {
-            all &= self.shards[shard].arm().map_err(|error| self.of_shard(shard, error))?;
-        }
+        self.each(|shard| {
+            all &= shard.arm()?;
+            Ok(())
+        })?;
         Ok(all)
     }
 
@@ -293,10 +338,16 @@ impl Device for Sharded {
             let mut working = false;
             for shard in self.in_turn() {
                 let until = deadline.min(Instant::now() + pause);
-                if self.shards[shard].wait(until).map_err(|error| self.of_shard(shard, error))? {
-                    return Ok(true);
+                match self.shards[shard].wait(until) {
+                    Ok(true) => return Ok(true),
+                    Ok(false) => {}
+                    Err(error) => self.keep_failure(shard, error),
                 }
                 working |= self.shards[shard].in_flight() > 0;
+            }
+            // Nobody has completions that would come before it.
+            if let Some(failure) = self.failure.take() {
+                return Err(failure);
             }
             if !working || Instant::now() >= deadline {
                 return Ok(false);
@@ -417,7 +468,15 @@ impl Device for Sharded {
         let mut taken = 0;
         for shard in 0..self.shards.len() {
             let rest = &mut out[taken..];
-            let more = self.shards[shard].events(rest).map_err(|error| self.of_shard(shard, error))?;
+            let more = match self.shards[shard].events(rest) {
+                Ok(more) => more,
+                Err(error) if taken == 0 => return Err(self.of_shard(shard, error)),
+                // What was taken is told of first.
+                Err(error) => {
+                    self.keep_failure(shard, error);
+                    continue;
+                }
+            };
             for event in &mut out[taken..taken + more] {
                 event.queue_id = self.place_of(shard, event.queue_id);
             }

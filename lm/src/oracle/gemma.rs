@@ -2,10 +2,11 @@
 
 use super::Oracle;
 use crate::ops::{
-    activate_plain, activate_tanh, add, blend, correct, cut, embed, gelu, level, multiply, normalise,
-    predict, product, rescale,
+    RESIDUAL, activate_plain, activate_tanh, add, blend, correct, cut, embed_within, gelu, level, multiply,
+    normalise, predict, product, rescale,
 };
 use crate::oracle::Cache;
+use crate::rival::{Rival, is};
 use crate::weights::{Gain, GemmaLayer, GemmaParts, Layer, Matrix};
 
 /// How many standard deviations above its mean a gate has to be in a sparse layer, with 16 fraction bits: 1.6448536, which 5 % of a normal
@@ -32,7 +33,8 @@ pub(super) fn step(
     for (number, layer) in oracle.model.layers.iter().enumerate() {
         let gemma = layer.gemma.as_ref().expect("a model of this shape has them in each layer");
         let mut embedding = level(&multiply(&gemma.projection, &input), &gemma.projection_gain, epsilon);
-        add(&mut embedding, embed(&gemma.embedding, token));
+        let bound = if is(Rival::RowIsNotBounded) { i32::MAX } else { RESIDUAL };
+        add(&mut embedding, embed_within(&gemma.embedding, token as usize, bound));
 
         streams = predict(&streams, &route(&gemma.predict, gemma, &streams[0], epsilon));
         let found = found(oracle, number, cache, &streams[0]);
@@ -41,7 +43,13 @@ pub(super) fn step(
         let gate = multiply(&gemma.embedding_gate, &activate_plain(&wide(&streams[0])));
         let addend = multiply(&gemma.embedding_output, &gated(&gate, &embedding));
         let addend = level(&addend, &gemma.embedding_gain, epsilon);
-        streams[1..].iter_mut().for_each(|stream| add(stream, addend.iter().copied()));
+        for stream in &mut streams[1..] {
+            if is(Rival::StreamsAreNotBounded) {
+                stream.iter_mut().zip(&addend).for_each(|(x, addend)| *x = x.saturating_add(*addend));
+            } else {
+                add(stream, addend.iter().copied());
+            }
+        }
     }
     let mut streams = streams.into_iter();
     let first = streams.next().expect("there are four");

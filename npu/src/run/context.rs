@@ -33,7 +33,7 @@ pub struct Sampling {
     pub rollout: u32,
 }
 
-/// The sampler between one `head` and the next. Hardware keeps the best key, its token and power, and the two bins alone.
+/// The sampler between one `head` and the next. Hardware keeps the best key, its token and power, and the three bins alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sampler {
     /// Logits that it has seen.

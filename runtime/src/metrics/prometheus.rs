@@ -1,5 +1,6 @@
-//! A [`Status`] in the text format of OpenMetrics, which Prometheus reads.
+//! A [`Status`] in the text formats that Prometheus reads: OpenMetrics, and the plain text before it.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use prometheus_client::collector::Collector;
@@ -11,12 +12,34 @@ use super::{Kind, Status};
 use crate::events::{BUCKET_BOUNDS, Bound, LatencyReport, STAGES};
 
 impl Status {
-    /// The text that `GET /metrics` answers: names begin with `doorbell_`, times are in seconds.
+    /// The text of OpenMetrics 1.0: names begin with `doorbell_`, times are in seconds.
     pub fn prometheus(&self) -> String {
         let mut registry = Registry::with_prefix("doorbell");
         registry.register_collector(Box::new(Exposition(self.clone())));
         let mut out = String::new();
         text::encode(&mut out, &registry).expect("writing to a string does not fail");
+        out
+    }
+
+    /// The same samples in the text format 0.0.4 of Prometheus, where comments name a counter with its suffix `_total`, and there
+    /// are neither units nor an end.
+    pub fn prometheus_plain(&self) -> String {
+        let open = self.prometheus();
+        let counters: HashSet<&str> =
+            open.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+        let mut out = String::with_capacity(open.len());
+        for line in open.lines() {
+            let mut words = line.splitn(4, ' ');
+            let (mark, what, name, rest) = (words.next(), words.next(), words.next(), words.next());
+            match (mark, what, name, rest) {
+                (Some("#"), Some("UNIT" | "EOF"), ..) => continue,
+                (Some("#"), Some(what), Some(name), Some(rest)) if counters.contains(name) => {
+                    out.extend(["# ", what, " ", name, "_total ", rest]);
+                }
+                _ => out.push_str(line),
+            }
+            out.push('\n');
+        }
         out
     }
 }

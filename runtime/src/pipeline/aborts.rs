@@ -2,11 +2,12 @@
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::rollout::Group;
-use super::{Pipeline, RuntimeError};
+use super::{ASKS_PER_TURN, Pipeline, RuntimeError};
 
 /// Requests to abort, of one handle, that may wait for their answers.
 const ASKS: usize = 1024;
+/// No request has this number.
+pub(super) const NO_REQUEST: u64 = u64::MAX;
 
 /// What became of a request to abort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,17 +80,23 @@ impl Pipeline {
         AbortHandle { asks, answers, awaited: 0 }
     }
 
+    /// Answers some requests to abort, one of each handle in turn. The rest waits for the next turns, however fast more come.
     pub(super) fn take_aborts(&mut self) -> Result<bool, RuntimeError> {
-        let mut moved = false;
-        for index in 0..self.askers.len() {
-            while let Ok(request) = self.askers[index].asks.pop() {
-                moved = true;
-                let answer = self.abort_request(request)?;
-                // There is room for all that the handle waits for; where it is gone, nobody waits.
-                let _ = self.askers[index].answers.push((request, answer));
-            }
+        let handles = self.askers.len();
+        let (mut left, mut silent) = (ASKS_PER_TURN, 0);
+        while left > 0 && silent < handles {
+            let index = self.next_asker;
+            self.next_asker = (index + 1) % handles;
+            let Ok(request) = self.askers[index].asks.pop() else {
+                silent += 1;
+                continue;
+            };
+            (left, silent) = (left - 1, 0);
+            let answer = self.abort_request(request)?;
+            // There is room for all that the handle waits for; where it is gone, nobody waits.
+            let _ = self.askers[index].answers.push((request, answer));
         }
-        Ok(moved)
+        Ok(left < ASKS_PER_TURN)
     }
 
     /// Aborts what lives of request number `request`.
@@ -97,16 +104,24 @@ impl Pipeline {
         if request >= self.next_request {
             return Ok(AbortAnswer::Unknown);
         }
-        // A look at all groups: aborts are few, and no other step needs to find a request by its number.
-        let lives = |group: &Group| group.left > 0 && group.request == request;
-        let Some(group) = self.groups.iter().position(lives) else { return Ok(AbortAnswer::Ended) };
+        // A look at all numbers: no other step needs to find a request by its own.
+        let found = self.requests_by_group.iter().position(|&number| number == request);
+        let lives = |&group: &usize| self.groups[group].left > 0;
+        let Some(group) = found.filter(lives) else { return Ok(AbortAnswer::Ended) };
         // Those that make more DECODEs first: one STOP ends them all.
         let mut aborted = self.abort_open_members(group as u32)?;
         let mut next = self.groups[group].first;
+        let mut unjudged = 0;
         while let Some(slot) = next {
             let id = self.lives.current(slot);
             next = self.lives.get(id)?.next;
-            aborted += u32::from(self.abort(id)?);
+            let ended = self.abort_member(id)?;
+            aborted += u32::from(ended.aborted);
+            unjudged += u32::from(ended.awaited);
+        }
+        // All have ended before the verdicts that are there are taken for those of the whole group.
+        for _ in 0..unjudged {
+            self.one_verdict_less(group as u32)?;
         }
         Ok(AbortAnswer::Aborted(aborted))
     }

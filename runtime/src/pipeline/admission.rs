@@ -156,6 +156,7 @@ impl Pipeline {
             open: members,
             ..Group::none()
         };
+        self.requests_by_group[index as usize] = number;
         for member in 0..members {
             let Some(id) = self.queues.free.pop() else {
                 return Err(RuntimeError::Overflow { queue: "free" });

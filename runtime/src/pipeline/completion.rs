@@ -16,6 +16,9 @@ use crate::reward::{self, JudgeFailure, Judged, Moment, Request, Scorer, digest_
 use crate::rollout::{RolloutId, State};
 use crate::trajectory::{self, Finished, Outcome};
 
+/// Batches of 64 events that a turn passes on: more than a turn's completions can have.
+const LIVES_PER_TURN: usize = 64;
+
 impl Pipeline {
     /// Takes what the device has completed; gives it time if `busy` is not set.
     pub(super) fn take_completions(&mut self, busy: bool) -> Result<bool, RuntimeError> {
@@ -33,21 +36,22 @@ impl Pipeline {
         }
         self.metrics.counters.hot.descriptors_completed.add(count as u64);
         if self.journal.wants_lives() {
-            self.take_lives()?;
+            self.take_lives(LIVES_PER_TURN)?;
         }
         Ok(true)
     }
 
-    /// Passes on what the device has told of its descriptors (R23).
-    pub(super) fn take_lives(&mut self) -> Result<(), RuntimeError> {
+    /// Passes on what the device has told of its descriptors (R23), so many batches at most.
+    pub(super) fn take_lives(&mut self, batches: usize) -> Result<(), RuntimeError> {
         let mut events = [HwEvent::default(); 64];
-        loop {
+        for _ in 0..batches {
             let taken = self.device.events(&mut events)?;
             self.journal.lives(&events[..taken]);
             if taken < events.len() {
                 return Ok(());
             }
         }
+        Ok(())
     }
 
     fn take_completion(&mut self, completion: &HwCompletion) -> Result<(), RuntimeError> {

@@ -5,18 +5,38 @@ use super::rollout::Prefill;
 use super::{FailureReason, Lost, Pipeline, RuntimeError, Unstored};
 use crate::rollout::{RolloutId, State};
 
+/// What came of an abort.
+pub(super) struct Aborted {
+    /// It ends.
+    pub aborted: bool,
+    /// A verdict on it was awaited of the call that judges its group.
+    pub awaited: bool,
+}
+
 impl Pipeline {
     /// Lets a rollout end as soon as it can, without a trajectory, and says whether it does. What has ended, or is being
     /// stored, is left alone. No judge is waited for.
     pub(super) fn abort(&mut self, id: RolloutId) -> Result<bool, RuntimeError> {
-        let Ok(state) = self.lives.state(id) else { return Ok(false) };
+        let ended = self.abort_member(id)?;
+        if ended.awaited {
+            let index = self.lives.get(id)?.group;
+            self.one_verdict_less(index)?;
+        }
+        Ok(ended.aborted)
+    }
+
+    /// The same. Where the call that judges its group awaited a verdict on it, the caller has to say that it awaits one less.
+    pub(super) fn abort_member(&mut self, id: RolloutId) -> Result<Aborted, RuntimeError> {
+        const NOT: Aborted = Aborted { aborted: false, awaited: false };
+        let mut awaited = false;
+        let Ok(state) = self.lives.state(id) else { return Ok(NOT) };
         let life = self.lives.get_mut(id)?;
         // One that has failed has ended already, or does as its STOP comes back.
         if life.aborted || life.failure.is_some() {
-            return Ok(false);
+            return Ok(NOT);
         }
         match state {
-            State::Free | State::TrajectoryReady | State::Done => return Ok(false),
+            State::Free | State::TrajectoryReady | State::Done => return Ok(NOT),
             // It comes to its turn of the policy, or its PREFILL completes, and then it ends.
             State::PrefillReady => life.aborted = true,
             State::Decoding => {
@@ -30,16 +50,13 @@ impl Pipeline {
             }
             State::RewardPending => {
                 life.aborted = true;
-                let (index, parked) = (life.group, life.parked);
-                let awaited = self.tickets.cancel(id);
+                let parked = life.parked;
+                awaited = self.tickets.cancel(id) && parked;
                 self.end_judged(id)?;
-                if parked && awaited {
-                    self.one_verdict_less(index)?;
-                }
             }
         }
         self.metrics.counters.hot.rollouts_aborted.add(1);
-        Ok(true)
+        Ok(Aborted { aborted: true, awaited })
     }
 
     /// Aborts the members of a group that would make more DECODEs, and says how many do end: on the device by one STOP of the

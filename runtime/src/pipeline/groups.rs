@@ -5,6 +5,7 @@
 
 use doorbell_contract::{CompletionFlags, ErrorCode, HwCompletion, HwDesc, Status};
 
+use super::aborts::NO_REQUEST;
 use super::rollout::OnDevice;
 use super::submission::Tag;
 use super::{Pipeline, RuntimeError};
@@ -98,9 +99,14 @@ impl Pipeline {
             return Ok(());
         }
         group.wire_id = None;
+        let called = group.called;
+        self.requests_by_group[index as usize] = NO_REQUEST;
         // That of a group whose PREFILL was never made.
-        if let Some(queue) = group.device.queue.take() {
+        if let Some(queue) = self.groups[index as usize].device.queue.take() {
             self.give_entry_back(queue);
+        }
+        if called {
+            self.call_off(index);
         }
         self.end_prefill(index)?;
         self.free_groups.push(index);

@@ -46,14 +46,14 @@ pub use ports::{Discard, RewardStage, TrajectoryStage};
 pub use source::{Feed, Next, Source};
 pub use versions::{PublishAnswer, PublishRefusal, Publisher};
 
-use crate::events::Recorder;
-use crate::kv::{PrefixCounts, Prefixes};
+use crate::events::{Clock, Recorder};
+use crate::kv::{PrefixConfig, PrefixCounts, Prefixes};
 use crate::metrics::Metrics;
-use crate::policy::Policy;
-use crate::reward::{Judged, Prompts, Request, Tickets, Verdict};
+use crate::policy::{Policy, PolicyKind};
+use crate::reward::{AnswerMemory, Judged, Prompts, Request, Tickets, Verdict};
 use crate::rollout::{RolloutId, Slab, State, TransitionError};
 use crate::trajectory::Spans;
-use aborts::Asker;
+use aborts::{Asker, NO_REQUEST};
 use admission::Admission;
 use groups::Stop;
 use ids::WireIds;
@@ -66,6 +66,8 @@ use versions::{Publishes, Versions};
 
 /// Completions taken at a time.
 const POLL: usize = 256;
+/// Requests of other threads, of a kind, that are answered in a turn: they must not keep it from the device.
+const ASKS_PER_TURN: usize = 16;
 /// Failed rollouts of which more than the number is kept.
 const FAILURES: usize = 64;
 /// Idle turns between two looks at the clock.
@@ -100,6 +102,74 @@ pub struct Parts {
     pub recorder: Option<Recorder>,
     /// What is counted and measured, for other threads to read.
     pub metrics: Arc<Metrics>,
+}
+
+impl Parts {
+    /// Parts whose sizes follow from `options` and from the longest of `requests`: groups share KV blocks in an arena of
+    /// `kv_blocks`, first come is first served, and trajectories are discarded. `rewards` makes the reward stage, given the memory
+    /// that judges read. Any of the fields may be replaced after.
+    ///
+    /// # Errors
+    /// `Kv` if the arena cannot be.
+    pub fn sized(
+        options: &Options,
+        device: Box<dyn Device>,
+        requests: &[doorbell_trace::Request],
+        kv_blocks: u32,
+        rewards: impl FnOnce(AnswerMemory) -> Box<dyn RewardStage>,
+    ) -> Result<Parts, RuntimeError> {
+        let slots = options.slots;
+        let prompt_ids = requests.iter().map(|request| request.prefix.len()).max().unwrap_or(0);
+        let prompt_tokens = requests.iter().map(|request| request.prompt_tokens).max().unwrap_or(1);
+        let prompts = Prompts::new(slots, prompt_ids);
+        let memory = AnswerMemory { tokens: device.token_regions(), prompts: prompts.clone() };
+        let kv = PrefixConfig {
+            blocks: kv_blocks,
+            prefixes: slots,
+            branches: slots,
+            prompt_tokens,
+            answer_tokens: options.max_output_tokens,
+            ..PrefixConfig::default()
+        };
+        let name = device.name().to_owned();
+        Ok(Parts {
+            device,
+            sq_start: None,
+            policy: PolicyKind::Fifo.build(slots),
+            kv: Prefixes::new(kv)?,
+            rewards: rewards(memory),
+            prompts,
+            trajectories: Box::new(Discard::new(slots)),
+            spans: Spans::new(slots, 1),
+            language: None,
+            recorder: None,
+            metrics: Arc::new(Metrics::new(&name, Clock::new(), None)),
+        })
+    }
+
+    /// Checks sizes against each other.
+    fn check(&self, options: &Options) -> Result<(), RuntimeError> {
+        let short =
+            |field, value: u64, expected: String| Err(RuntimeError::Options { field, value, expected });
+        let slots = options.slots as usize;
+        if self.prompts.groups() < slots {
+            let expected = format!("at least {slots}, as many as there are slots (Prompts::new)");
+            return short("the number of prompts", self.prompts.groups() as u64, expected);
+        }
+        if self.spans.slots() < slots {
+            let expected = format!("at least {slots}, as many as there are slots (Spans::new)");
+            return short("the number of slots with spans", self.spans.slots() as u64, expected);
+        }
+        let least = self.device.token_regions().iter().map(|region| region.bytes()).min().unwrap_or(0);
+        if least < options.token_bytes() {
+            let expected = format!(
+                "at least {} (Options::token_bytes, for QueueConfig::token_bytes)",
+                options.token_bytes()
+            );
+            return short("the device's token region in bytes", least, expected);
+        }
+        Ok(())
+    }
 }
 
 /// What is left of a pipeline.
@@ -141,6 +211,8 @@ pub struct Pipeline {
     lives: Slab<Life>,
     groups: Box<[Group]>,
     free_groups: Vec<u32>,
+    /// The request of each group's place, for aborts to find it.
+    requests_by_group: Box<[u64]>,
     /// Number of the next request: none is ever used twice.
     next_request: u64,
     wire_ids: WireIds,
@@ -163,6 +235,9 @@ pub struct Pipeline {
     scores: Vec<i32>,
     /// Those who may ask for aborts.
     askers: Vec<Asker>,
+    /// Whose turn it is among them, and among those who publish.
+    next_asker: usize,
+    next_publisher: usize,
     /// Descriptors made and not yet taken by the device.
     batch: Vec<HwDesc>,
     completions: Box<[HwCompletion]>,
@@ -187,6 +262,7 @@ impl Pipeline {
     pub fn new(options: Options, parts: Parts) -> Result<Pipeline, RuntimeError> {
         options.check()?;
         let slots = options.slots;
+        parts.check(&options)?;
         let mut queues = Queues::new(slots);
         let lives = Slab::new(slots, |_| Life::none());
         for slot in 0..slots {
@@ -227,6 +303,7 @@ impl Pipeline {
             metrics: parts.metrics,
             lives,
             groups: (0..slots).map(|_| Group::none()).collect(),
+            requests_by_group: vec![NO_REQUEST; slots as usize].into(),
             free_groups: (0..slots).rev().collect(),
             next_request: 0,
             wire_ids: WireIds::new(),
@@ -243,6 +320,8 @@ impl Pipeline {
             requests: Vec::with_capacity(group),
             scores: Vec::with_capacity(group),
             askers: vec![],
+            next_asker: 0,
+            next_publisher: 0,
             batch: Vec::with_capacity(capacity),
             completions: vec![HwCompletion::default(); POLL].into(),
             verdicts: vec![nothing_judged(); POLL].into(),
@@ -276,7 +355,7 @@ impl Pipeline {
             let began = self.journal.read_clock();
             let Admission { admitted, ended } = self.admit_from(source)?;
             if ended && self.is_idle() {
-                return if self.journal.wants_lives() { self.take_lives() } else { Ok(()) };
+                return if self.journal.wants_lives() { self.take_lives(usize::MAX) } else { Ok(()) };
             }
             let moved = self.turn()? || admitted;
             let spent = self.journal.read_clock().since(began);
@@ -318,9 +397,9 @@ impl Pipeline {
     /// # Errors
     /// As [`run`](Self::run), but for `Stalled`.
     pub fn turn(&mut self) -> Result<bool, RuntimeError> {
-        let mut moved = self.take_aborts()?;
-        moved |= self.take_publishes();
-        moved |= self.take_verdicts()?;
+        // Whoever asks without end must not keep the device from its time.
+        let asked = self.take_aborts()? | self.take_publishes();
+        let mut moved = self.take_verdicts()?;
         moved |= self.take_stored()?;
         moved |= self.submit()?;
         // A device that gets its time in `poll` gets it when there is nothing else to do.
@@ -328,7 +407,7 @@ impl Pipeline {
         moved |= self.post_answers()?;
         moved |= self.post_groups()?;
         moved |= self.post_trajectories()?;
-        moved |= self.end_done()?;
+        moved |= self.end_done()? | asked;
         if moved {
             self.publish();
         }

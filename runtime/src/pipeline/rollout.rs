@@ -208,6 +208,8 @@ pub(super) struct Group {
     /// Whether its answers go to a judge, or have gone, and how many verdicts are awaited of that.
     pub judging: bool,
     pub awaited: u32,
+    /// Whether it is queued for a judge: at most once at a time.
+    pub called: bool,
     /// Calls of judges that did not give all verdicts, and whom to avoid therefore.
     pub failed_calls: u32,
     pub avoid: Option<u32>,
@@ -244,6 +246,7 @@ impl Group {
             open: 0,
             judging: false,
             awaited: 0,
+            called: false,
             failed_calls: 0,
             avoid: None,
             error: 0,

@@ -23,9 +23,30 @@ impl Pipeline {
         }
         group.judging = true;
         if group.left > 0 {
-            self.calls.push_back(index);
+            self.call(index);
         }
         Ok(())
+    }
+
+    /// Queues a group for a judge.
+    fn call(&mut self, index: u32) {
+        self.groups[index as usize].called = true;
+        self.calls.push_back(index);
+    }
+
+    /// Takes a group out of the queue for judges, as its place is about to be given back: the next group there has a call of its
+    /// own.
+    #[cold]
+    pub(super) fn call_off(&mut self, index: u32) {
+        self.groups[index as usize].called = false;
+        self.calls.retain(|&called| called != index);
+    }
+
+    /// Takes the first group out of the queue for judges.
+    fn take_call(&mut self) {
+        if let Some(index) = self.calls.pop_front() {
+            self.groups[index as usize].called = false;
+        }
     }
 
     /// Slots of the members that wait with a final answer; `to_judge` those alone that need a verdict.
@@ -51,7 +72,7 @@ impl Pipeline {
         while let Some(&index) = self.calls.front() {
             let count = self.parked(index, true)?;
             if count == 0 {
-                self.calls.pop_front();
+                self.take_call();
                 self.settle(index)?;
                 moved = true;
                 continue;
@@ -73,7 +94,7 @@ impl Pipeline {
                 }
                 Err(GroupPostError::NoJudges) => return Err(RuntimeError::NoJudges),
             }
-            self.calls.pop_front();
+            self.take_call();
             moved = true;
             self.groups[index as usize].awaited = count as u32;
             self.metrics.counters.hot.reward_handoffs.add(count as u64);
@@ -130,7 +151,7 @@ impl Pipeline {
                 for place in 0..count {
                     self.lives.get_mut(self.members[place])?.unscored = None;
                 }
-                self.calls.push_back(index);
+                self.call(index);
                 return Ok(());
             }
         }

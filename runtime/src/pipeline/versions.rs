@@ -12,7 +12,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::aborts::Busy;
 use super::rollout::Group;
 use super::submission::Tag;
-use super::{Pipeline, RuntimeError};
+use super::{ASKS_PER_TURN, Pipeline, RuntimeError};
 use crate::rollout::{RolloutId, State};
 use crate::trajectory::Span;
 
@@ -290,14 +290,17 @@ impl Pipeline {
         self.versions.newest().version
     }
 
-    /// Takes the next version that somebody wants published, one at a time.
+    /// Takes the next version that somebody wants published, one at a time and one of each handle in turn. Of those that are
+    /// refused some are answered; the rest waits for the next turns, however fast more come.
     pub(super) fn take_publishes(&mut self) -> bool {
-        let mut moved = false;
-        for publisher in 0..self.publishers.len() {
-            while !self.versions.is_publishing()
-                && let Ok(ask) = self.publishers[publisher].asks.pop()
-            {
-                moved = true;
+        let handles = self.publishers.len();
+        let (mut left, mut silent) = (ASKS_PER_TURN, 0);
+        while left > 0 && silent < handles && !self.versions.is_publishing() {
+            let publisher = self.next_publisher;
+            self.next_publisher = (publisher + 1) % handles;
+            silent += 1;
+            if let Ok(ask) = self.publishers[publisher].asks.pop() {
+                (left, silent) = (left - 1, 0);
                 let current = self.version();
                 let language = self.language.is_some();
                 let refusal = if matches!(ask.what, What::Weights(_)) != language {
@@ -325,7 +328,7 @@ impl Pipeline {
                 }
             }
         }
-        moved
+        left < ASKS_PER_TURN
     }
 
     fn answer(&mut self, publisher: usize, version: u16, answer: PublishAnswer) {

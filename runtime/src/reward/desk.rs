@@ -1,7 +1,9 @@
 //! One judge at work: reads answers, scores them, and is made anew when it panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use doorbell_engine::Digest;
 
@@ -38,23 +40,47 @@ impl Faults {
     }
 }
 
-/// Makes judges, given the numbers of those who will have them.
-pub(crate) struct Factory<J>(Arc<Mutex<dyn FnMut(usize) -> J + Send>>);
+/// Makes judges one after the other, given the numbers of those who will have them.
+pub(crate) struct Factory<J> {
+    make: Arc<Mutex<dyn FnMut(usize) -> J + Send>>,
+    /// When it began with the judge that it is at, in nanoseconds behind `epoch`; 0 if it is at none.
+    began: Arc<AtomicU64>,
+    epoch: Instant,
+}
 
 impl<J> Clone for Factory<J> {
     fn clone(&self) -> Self {
-        Factory(self.0.clone())
+        Factory { make: self.make.clone(), began: self.began.clone(), epoch: self.epoch }
+    }
+}
+
+/// Says that the factory is at no judge any more, whether it came to its end or panicked.
+struct Made<'a>(&'a AtomicU64);
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
     }
 }
 
 impl<J> Factory<J> {
     pub fn new(make: impl FnMut(usize) -> J + Send + 'static) -> Factory<J> {
-        Factory(Arc::new(Mutex::new(make)))
+        Factory { make: Arc::new(Mutex::new(make)), began: Arc::default(), epoch: Instant::now() }
     }
 
     pub fn make(&self, number: u32) -> J {
         // One that panicked may panic again; that is the caller's to catch.
-        (self.0.lock().unwrap_or_else(PoisonError::into_inner))(number as usize)
+        let mut make = self.make.lock().unwrap_or_else(PoisonError::into_inner);
+        self.began.store((self.epoch.elapsed().as_nanos() as u64).max(1), Ordering::Release);
+        let _made = Made(&self.began);
+        make(number as usize)
+    }
+
+    /// Whether it has been at one judge for longer than `limit`: until it comes to its end there is no other.
+    pub fn hangs(&self, limit: Duration) -> bool {
+        let began = self.began.load(Ordering::Acquire);
+        let now = self.epoch.elapsed().as_nanos();
+        began != 0 && now.saturating_sub(began.into()) >= limit.as_nanos()
     }
 }
 

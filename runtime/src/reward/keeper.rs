@@ -1,14 +1,14 @@
-//! The thread that watches judges against their deadline and starts others in their place: the hot thread may not.
+//! The thread that wakes judges, watches them against their deadline and starts others in their place: the hot thread may not.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::pool::{Board, Boards, PoolError, PoolOptions, Seat, since};
+use super::pool::{Bell, Board, Boards, PoolError, PoolOptions, Seat, since};
 use super::{AnswerMemory, Desk, Factory, Faults, Judge, JudgeFailure, JudgeFault, Judged, Request};
 use crate::threads::{Backoff, panic_message};
 
@@ -24,36 +24,70 @@ pub(super) struct Starter<J> {
 }
 
 impl<J: Judge + 'static> Starter<J> {
-    /// Starts judge `number`.
+    /// How long making a judge may take.
+    pub fn making(&self) -> Option<Duration> {
+        self.options.making.or(self.options.deadline)
+    }
+
+    /// Starts judge `number` and waits until it is made; without one if that panics, which its thread's end tells.
+    pub fn start_first(&self, number: u32) -> Result<Seat, PoolError> {
+        let seat = self.start(number)?;
+        let mut made = Backoff::default();
+        while !seat.is_made() && !seat.is_over() {
+            if let Some(limit) = self.making().filter(|&limit| self.factory.hangs(limit)) {
+                self.closing.store(true, Ordering::Release);
+                return Err(PoolError::Making { judge: number as usize, limit });
+            }
+            made.wait();
+        }
+        Ok(seat)
+    }
+
+    /// Starts the thread of judge `number`, which makes it there: whatever that takes, nobody waits for it.
     pub fn start(&self, number: u32) -> Result<Seat, PoolError> {
         let (requests, to_judge) = RingBuffer::new(self.options.capacity);
         let (judged, verdicts) = RingBuffer::new(self.options.capacity);
-        let board = Arc::new(Board::default());
-        let mut work = Work {
+        let (board, bell) = (Arc::new(Board::default()), Arc::new(Bell::default()));
+        let (factory, memory, faults) = (self.factory.clone(), self.memory.clone(), self.faults.clone());
+        let (longest, check_digest) = (self.options.longest, self.options.check_digest);
+        let making = board.clone();
+        let note = self.faults.clone();
+        let (judges, started, closing) = (board.clone(), self.started, self.closing.clone());
+        let capacity = self.options.capacity;
+        let make = move || {
+            let desk = || Desk::new(number, factory, memory, longest, check_digest, faults);
+            match catch_unwind(AssertUnwindSafe(desk)) {
+                Ok(desk) => Some(desk),
+                Err(panic) => {
+                    note.note(JudgeFault::NotMade { judge: number, message: panic_message(&*panic) });
+                    making.retired.store(true, Ordering::Release);
+                    None
+                }
+            }
+        };
+        let work = move |desk| Work {
             number,
-            desk: Desk::new(
-                number,
-                self.factory.clone(),
-                self.memory.clone(),
-                self.options.longest,
-                self.options.check_digest,
-                self.faults.clone(),
-            ),
+            desk,
             requests: to_judge,
             kept: None,
-            taken: Vec::with_capacity(self.options.capacity),
-            results: Vec::with_capacity(self.options.capacity),
+            taken: Vec::with_capacity(capacity),
+            results: Vec::with_capacity(capacity),
             verdicts: judged,
-            board: board.clone(),
-            started: self.started,
-            closing: self.closing.clone(),
+            board: judges,
+            started,
+            closing,
         };
         let thread = thread::Builder::new()
             .name(format!("judge {number}"))
-            .spawn(move || work.run())
+            .spawn(move || {
+                let Some(desk) = make() else { return };
+                let mut work = work(desk);
+                work.board.made.store(true, Ordering::Release);
+                work.run();
+            })
             .map_err(|source| PoolError::Start { judge: number as usize, source })?;
         self.boards.lock().push(board.clone());
-        Ok(Seat::new(number, requests, verdicts, self.options.capacity, board, thread))
+        Ok(Seat::new(number, requests, verdicts, self.options.capacity, board, bell, thread))
     }
 }
 
@@ -79,22 +113,23 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Starts the keeper of the judges on `boards`, in the order of their seats.
+    /// Starts the keeper of the judges in `seats`; `posts` is rung with each post.
     pub fn start<J: Judge + 'static>(
         starter: Starter<J>,
-        deadline: Duration,
-        boards: Vec<Arc<Board>>,
+        posts: Arc<Bell>,
+        seats: &[Seat],
     ) -> Result<Link, PoolError> {
         // At most one handover for each judge that there ever is.
-        let room = boards.len() + starter.options.replacements;
+        let room = seats.len() + starter.options.replacements;
         let (handovers, to_hot) = RingBuffer::new(room);
         let (retired, from_hot) = RingBuffer::new(room);
         let mut keeper = Keeper {
-            next_number: boards.len() as u32,
+            next_number: seats.len() as u32,
             left: starter.options.replacements,
-            seats: boards.into_iter().zip(0..).map(Some).collect(),
+            seats: seats.iter().map(|seat| Some(Kept::of(seat))).collect(),
             starter,
-            deadline,
+            posts,
+            heard: 0,
             handovers,
             retired: from_hot,
         };
@@ -113,11 +148,35 @@ impl Link {
     }
 }
 
+/// A judge, as the keeper sees it.
+struct Kept {
+    number: u32,
+    board: Arc<Board>,
+    bell: Arc<Bell>,
+    /// What of the bell it was woken for.
+    heard: u64,
+    thread: Thread,
+}
+
+impl Kept {
+    fn of(seat: &Seat) -> Kept {
+        Kept {
+            number: seat.number,
+            board: seat.board.clone(),
+            bell: seat.bell.clone(),
+            heard: 0,
+            thread: seat.thread().clone(),
+        }
+    }
+}
+
 struct Keeper<J> {
     starter: Starter<J>,
-    deadline: Duration,
-    /// Who sits in each seat, with its number; nobody once it could not be replaced.
-    seats: Vec<Option<(Arc<Board>, u32)>>,
+    /// Rung with each post, and what of that was heard.
+    posts: Arc<Bell>,
+    heard: u64,
+    /// Who sits in each seat; nobody once it could not be replaced.
+    seats: Vec<Option<Kept>>,
     next_number: u32,
     /// Replacements that may yet be made.
     left: usize,
@@ -128,47 +187,96 @@ struct Keeper<J> {
 impl<J: Judge + 'static> Keeper<J> {
     fn run(&mut self) {
         // Looks often enough that no answer takes much longer than its deadline.
-        let look = (self.deadline / 8).clamp(Duration::from_millis(1), Duration::from_millis(50));
+        let limits = [self.starter.options.deadline, self.starter.making()];
+        let look = limits.into_iter().flatten().min();
+        let look = look.map(|limit| (limit / 8).clamp(Duration::from_millis(1), Duration::from_millis(50)));
+        let mut looked = Instant::now();
+        let mut idle = Backoff::default();
         while !self.starter.closing.load(Ordering::Acquire) {
-            thread::park_timeout(look);
+            if self.wake() {
+                idle.reset();
+            }
+            idle.wait();
+            if look.is_none_or(|look| looked.elapsed() < look) {
+                continue;
+            }
+            looked = Instant::now();
             while self.retired.pop().is_ok() {}
             for seat in 0..self.seats.len() {
                 self.look_at(seat);
             }
         }
+        for kept in self.seats.iter().flatten() {
+            kept.thread.unpark();
+        }
+    }
+
+    /// Wakes the judges to whom something was posted since; says whether there were any.
+    fn wake(&mut self) -> bool {
+        let posts = self.posts.rung();
+        if std::mem::replace(&mut self.heard, posts) == posts {
+            return false;
+        }
+        for kept in self.seats.iter_mut().flatten() {
+            let rung = kept.bell.rung();
+            // One that has gone to sleep since returns at once, however the two meet.
+            if std::mem::replace(&mut kept.heard, rung) != rung {
+                kept.thread.unpark();
+            }
+        }
+        true
     }
 
     fn look_at(&mut self, seat: usize) {
-        let Some((board, number)) = &self.seats[seat] else { return };
-        let Some((ticket, count)) = board.overdue(since(self.starter.started), self.deadline) else { return };
+        let Some(Kept { board, number, .. }) = &self.seats[seat] else { return };
         let number = *number;
-        board.abandoned.store(true, Ordering::Release);
+        if !board.made.load(Ordering::Acquire) && !board.retired.load(Ordering::Acquire) {
+            // It has nothing to judge. Nor is another one made in its place, while the factory is not through.
+            if let Some(limit) = self.starter.making().filter(|&limit| self.starter.factory.hangs(limit)) {
+                self.leave(seat);
+                self.starter.faults.note(JudgeFault::NotMadeInTime { judge: number, limit });
+                let _ = self.handovers.push(Handover { seat, ticket: 0, count: 0, replacement: None });
+            }
+            return;
+        }
+        let Some(deadline) = self.starter.options.deadline else { return };
+        let Some((ticket, count)) = board.overdue(since(self.starter.started), deadline) else { return };
+        self.leave(seat);
         let replacement = self.replace();
         self.starter.faults.note(JudgeFault::Hung {
             judge: number,
-            deadline: self.deadline,
+            deadline,
             replaced: replacement.is_some(),
         });
-        self.seats[seat] = replacement.as_ref().map(|seat| (seat.board.clone(), seat.number));
+        self.seats[seat] = replacement.as_ref().map(Kept::of);
+        // The hot thread may post to it before the keeper's next look.
+        self.heard = self.heard.wrapping_sub(1);
         // There is room for one of each judge that there ever is.
         let _ = self.handovers.push(Handover { seat, ticket, count, replacement });
     }
 
+    /// Leaves a judge behind.
+    fn leave(&mut self, seat: usize) {
+        if let Some(kept) = self.seats[seat].take() {
+            kept.board.abandoned.store(true, Ordering::Release);
+            kept.thread.unpark();
+        }
+    }
+
     fn replace(&mut self) -> Option<Seat> {
+        if self.starter.making().is_some_and(|limit| self.starter.factory.hangs(limit)) {
+            return None;
+        }
         self.left = self.left.checked_sub(1)?;
         let number = self.next_number;
         self.next_number += 1;
-        match catch_unwind(AssertUnwindSafe(|| self.starter.start(number))) {
-            Ok(Ok(seat)) => return Some(seat),
-            Ok(Err(error)) => {
+        match self.starter.start(number) {
+            Ok(seat) => Some(seat),
+            Err(error) => {
                 self.starter.faults.note(JudgeFault::NotMade { judge: number, message: error.to_string() });
-            }
-            Err(panic) => {
-                let message = panic_message(&*panic);
-                self.starter.faults.note(JudgeFault::NotMade { judge: number, message });
+                None
             }
         }
-        None
     }
 }
 
@@ -193,7 +301,12 @@ impl<J: Judge> Work<J> {
         while !self.is_over() {
             self.take();
             let Some(first) = self.taken.first() else {
-                idle.wait();
+                // Who has slept and found nothing sleeps on, until the keeper has something for it, or it is to end.
+                if idle.is_long() {
+                    thread::park();
+                } else {
+                    idle.wait();
+                }
                 continue;
             };
             idle.reset();

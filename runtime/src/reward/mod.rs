@@ -296,9 +296,19 @@ pub enum JudgeFault {
         /// What was said.
         message: String,
     },
+    /// It was to be made, and that took too long.
+    #[error(
+        "judge {judge} is gone: making it took more than {limit:?} (PoolOptions::making); look at what the factory waits for"
+    )]
+    NotMadeInTime {
+        /// Which.
+        judge: u32,
+        /// How long it might have taken.
+        limit: Duration,
+    },
     /// It missed the deadline, and was left behind.
     #[error("judge {judge} was at an answer for more than {deadline:?} and was left behind; {}",
-        if *replaced { "another one took its place" } else { "no replacement is left (PoolOptions::replacements)" })]
+        if *replaced { "another one took its place" } else { "no other could be started in its place (PoolOptions::replacements, or a factory that hangs)" })]
     Hung {
         /// Which.
         judge: u32,

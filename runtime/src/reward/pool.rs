@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use rtrb::{Consumer, Producer};
@@ -30,6 +30,9 @@ pub struct PoolOptions {
     /// How long a judge may be at an answer, or at a batch of them. Whoever misses it fails that answer and is left
     /// behind with its thread, which nothing can end; another judge takes its place. `None` waits for ever.
     pub deadline: Option<Duration>,
+    /// How long making a judge may take, when the pool is started and when one takes the place of another. `None` is as long as
+    /// `deadline`. What the factory does not come to the end of in time is left behind; until it does, no other judge is made.
+    pub making: Option<Duration>,
     /// How many judges may be replaced so, all together: each leaves a thread and its memory behind.
     pub replacements: usize,
 }
@@ -42,6 +45,7 @@ impl Default for PoolOptions {
             longest: 2048,
             check_digest: false,
             deadline: Some(Duration::from_secs(30)),
+            making: None,
             replacements: 64,
         }
     }
@@ -86,6 +90,17 @@ pub enum PoolError {
         judge: usize,
         /// Why.
         source: io::Error,
+    },
+    /// A judge that was not made in time.
+    #[error(
+        "making judge {judge} took more than {limit:?} (PoolOptions::making); look at what its factory waits for, or give it more \
+         time"
+    )]
+    Making {
+        /// Which.
+        judge: usize,
+        /// How long it might have taken.
+        limit: Duration,
     },
     /// The thread that watches the judges.
     #[error("the thread that watches the judges' deadline could not be started: {0}")]
@@ -164,8 +179,10 @@ pub struct Shutdown {
 #[derive(Debug)]
 pub struct Pool {
     seats: Vec<Seat>,
-    /// Watches the deadline, if there is one.
+    /// Wakes the judges, and watches the deadline, if there is one.
     keeper: Option<Link>,
+    /// Rung with each post, for the keeper.
+    posts: Arc<Bell>,
     /// Verdicts that the pool gives in a judge's place.
     own: VecDeque<Judged>,
     /// Requests of a judge that was left behind, to be posted anew.
@@ -192,6 +209,8 @@ pub(super) struct Seat {
     /// Posted and not collected, in the order in which the verdicts come.
     posted: VecDeque<Request>,
     pub board: Arc<Board>,
+    /// Rung with each post.
+    pub bell: Arc<Bell>,
     thread: JoinHandle<()>,
     /// It hangs, and nobody takes its place.
     lost: bool,
@@ -204,15 +223,49 @@ impl Seat {
         verdicts: Consumer<Judged>,
         capacity: usize,
         board: Arc<Board>,
+        bell: Arc<Bell>,
         thread: JoinHandle<()>,
     ) -> Seat {
         let posted = VecDeque::with_capacity(capacity);
-        Seat { number, requests, verdicts, posted, board, thread, lost: false }
+        Seat { number, requests, verdicts, posted, board, bell, thread, lost: false }
     }
 
+    pub fn thread(&self) -> &Thread {
+        self.thread.thread()
+    }
+
+    /// Whether its thread has come to its end.
+    pub fn is_over(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Whether there is a judge: until then it is given nothing.
+    #[inline]
+    pub fn is_made(&self) -> bool {
+        self.board.made.load(Ordering::Acquire)
+    }
+
+    /// Whether somebody judges here, or will.
     #[inline]
     fn judges(&self) -> bool {
         !self.lost && !self.board.retired.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts posts, for a thread that looks: whoever rings it waits for nobody and wakes nobody.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Bell(AtomicU64);
+
+impl Bell {
+    /// What was pushed before is seen by whoever hears it. Rung by one thread alone.
+    #[inline]
+    fn ring(&self) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    pub fn rung(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
     }
 }
 
@@ -230,6 +283,8 @@ pub(super) struct Board {
     pub ticket: AtomicU64,
     /// How many answers it is at.
     pub count: AtomicU64,
+    /// The judge is there.
+    pub made: AtomicBool,
     /// Nobody judges there any more.
     pub retired: AtomicBool,
     /// It has missed its deadline: what it has is of no use any more.
@@ -264,7 +319,11 @@ impl Pool {
     /// kept, to make others in the place of those that panic (with the same number) or hang (with a new one).
     ///
     /// # Errors
-    /// `NoJudges`; `Deadline` if it is 0; `Capacity`; `Start` or `Keeper` if there is no thread.
+    /// `NoJudges`; `Deadline` if it is 0; `Capacity`; `Start` or `Keeper` if there is no thread; `Making` if `factory` does not come to
+    /// its end in time.
+    ///
+    /// # Panics
+    /// If `factory` does.
     pub fn start<J: Judge + 'static>(
         options: PoolOptions,
         memory: &AnswerMemory,
@@ -292,6 +351,7 @@ impl Pool {
         let mut pool = Self {
             seats: Vec::with_capacity(options.judges),
             keeper: None,
+            posts: Arc::default(),
             own: VecDeque::with_capacity(pending),
             again: VecDeque::with_capacity(pending),
             group: Vec::with_capacity(options.capacity),
@@ -303,12 +363,14 @@ impl Pool {
             faults: starter.faults.clone(),
         };
         for judge in 0..options.judges {
-            pool.seats.push(starter.start(judge as u32)?);
+            let seat = starter.start_first(judge as u32)?;
+            if !seat.is_made() {
+                let message = starter.faults.take().0.pop().map(|fault| fault.to_string());
+                panic!("{}", message.unwrap_or_default());
+            }
+            pool.seats.push(seat);
         }
-        if let Some(deadline) = options.deadline {
-            let boards = pool.seats.iter().map(|seat| seat.board.clone()).collect();
-            pool.keeper = Some(Link::start(starter, deadline, boards)?);
-        }
+        pool.keeper = Some(Link::start(starter, pool.posts.clone(), &pool.seats)?);
         Ok(pool)
     }
 
@@ -323,7 +385,7 @@ impl Pool {
             // So many may be pending, and `more` beside them.
             let most = (self.capacity + 1).saturating_sub(more);
             let least = best.map_or(most, |(pending, _)| pending);
-            if seat.posted.len() < least && seat.judges() && may(seat) {
+            if seat.posted.len() < least && seat.judges() && seat.is_made() && may(seat) {
                 best = Some((seat.posted.len(), index));
             }
         }
@@ -334,6 +396,11 @@ impl Pool {
     #[cold]
     fn hand_over(&mut self, Handover { seat, ticket, count, replacement }: Handover) {
         let seat = &mut self.seats[seat];
+        // What it has told is not lost with it.
+        while let Ok(judged) = seat.verdicts.pop() {
+            seat.posted.pop_front();
+            self.own.push_back(judged);
+        }
         // It may have come through since, and its verdicts been collected.
         let hung = match seat.posted.front() {
             Some(front) if front.ticket.to_bits() == ticket => count.min(seat.posted.len()),
@@ -346,6 +413,15 @@ impl Pool {
             judge,
             verdict: Err(JudgeFailure::Deadline),
         }));
+        // A group of which it has told a part already is not judged in pieces: the rest has failed, and the pipeline asks anew.
+        while seat.posted.front().is_some_and(|request| request.together == 0) {
+            self.own.extend(seat.posted.pop_front().map(|request| Judged {
+                ticket: request.ticket,
+                rollout: request.rollout,
+                judge,
+                verdict: Err(JudgeFailure::Deadline),
+            }));
+        }
         self.again.extend(seat.posted.drain(..));
         match replacement {
             None => seat.lost = true,
@@ -388,7 +464,9 @@ impl Pool {
         let count = requests.len();
         // Whom they should not have again gets them if there is nobody else.
         let wanted = match first.avoid {
-            Some(number) if self.seats.iter().any(|seat| seat.judges() && seat.number != number) => {
+            Some(number)
+                if self.seats.iter().any(|seat| seat.judges() && seat.is_made() && seat.number != number) =>
+            {
                 self.idlest(count, |seat| seat.number != number)
             }
             _ => self.idlest(count, |_| true),
@@ -401,13 +479,21 @@ impl Pool {
         // At once: the judge sees all of them or none.
         seat.requests.push_entire_slice(requests).map_err(|_| GroupPostError::Full)?;
         seat.posted.extend(requests);
+        seat.bell.ring();
+        self.posts.ring();
         self.turn = (index + 1) % self.seats.len();
         Ok(())
     }
 
-    /// Judges that can be given answers.
+    /// Judges that can be given answers, those that are still being made included.
     pub fn judges_left(&self) -> usize {
         self.seats.iter().filter(|seat| seat.judges()).count()
+    }
+
+    /// Tells all threads that all is over.
+    fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.seats.iter().for_each(|seat| seat.thread().unpark());
     }
 
     /// What the judges are doing, for any thread to look at.
@@ -446,6 +532,9 @@ impl RewardStage for Pool {
             // From another one each time, so that none that has much to tell comes before the rest for ever.
             let index = (self.turn + step) % self.seats.len();
             let seat = &mut self.seats[index];
+            if seat.posted.is_empty() {
+                continue;
+            }
             // What comes of one that was left behind is of answers that others have by now.
             while taken < out.len()
                 && !seat.lost
@@ -482,14 +571,14 @@ impl RewardStage for Pool {
     /// judge that is not through after `patience`, or has missed its deadline, is left behind: it ends by itself, or
     /// with the process. Not for the hot path.
     fn shutdown(mut self: Box<Self>, patience: Duration) -> Shutdown {
+        let begun = Instant::now();
         let loads = self.loads().get();
         let uncollected = self.pending();
-        self.closing.store(true, Ordering::Release);
+        self.close();
         if let Some(keeper) = self.keeper.take() {
             keeper.join();
         }
         let (mut faults, more_faults) = self.faults.take();
-        let begun = Instant::now();
         for seat in std::mem::take(&mut self.seats) {
             let judge = seat.number;
             // Whoever was left behind has been told of.
@@ -511,7 +600,7 @@ impl RewardStage for Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.closing.store(true, Ordering::Release);
+        self.close();
     }
 }
 

@@ -23,6 +23,11 @@ impl Prompts {
         Prompts { words, longest }
     }
 
+    /// Prompts that there is room for; any number, if they have no ids.
+    pub fn groups(&self) -> usize {
+        self.words.len().checked_div(self.longest).unwrap_or(usize::MAX)
+    }
+
     /// Ids that a prompt may have.
     pub fn longest(&self) -> usize {
         self.longest

@@ -24,6 +24,11 @@ impl Spans {
         Spans { words, longest: longest as usize }
     }
 
+    /// Slots that there is room for; any number, if they have no spans.
+    pub fn slots(&self) -> usize {
+        self.words.len().checked_div(self.longest).unwrap_or(usize::MAX)
+    }
+
     /// Spans that a rollout may have.
     pub fn longest(&self) -> usize {
         self.longest

@@ -1,6 +1,7 @@
 //! Scripts of the benches of `tb/npu/`, which the interpreter writes: what a unit finds, what it is to do, and what is there then.
 //!
-//! A bench says in its source what it wants, in a line of its own: `// vectors: UNIT CASES`.
+//! A bench says in its source what it wants, in a line of its own: `// vectors: UNIT CASES`, or `UNIT CASES MANY` where a
+//! long draw has more cases.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,11 +13,13 @@ use super::{Job, bench_file, run_name};
 use doorbell_setup::{self as setup, shell};
 
 /// Unit and cases that a bench wants.
-fn wish(root: &Path, name: &str) -> Option<(String, String)> {
+fn wish(root: &Path, name: &str, long: bool) -> Option<(String, String)> {
     let source = fs::read_to_string(root.join(bench_file(root, name))).ok()?;
     let line = source.lines().find_map(|line| line.strip_prefix("// vectors: "))?;
-    let (unit, cases) = line.split_once(' ')?;
-    Some((unit.to_owned(), cases.trim().to_owned()))
+    let mut words = line.split_whitespace();
+    let (unit, cases) = (words.next()?, words.next()?);
+    let many = words.next().filter(|_| long);
+    Some((unit.to_owned(), many.unwrap_or(cases).to_owned()))
 }
 
 /// Builds what writes scripts, if one of these benches wants one.
@@ -24,7 +27,7 @@ fn wish(root: &Path, name: &str) -> Option<(String, String)> {
 /// # Errors
 /// When it cannot be built.
 pub fn generator(root: &Path, benches: &[String]) -> Result<Option<PathBuf>> {
-    if !benches.iter().any(|name| wish(root, name).is_some()) {
+    if !benches.iter().any(|name| wish(root, name, false).is_some()) {
         return Ok(None);
     }
     let arguments = ["build", "--quiet", "--release", "--package", "doorbell-npu", "--example", "vectors"];
@@ -35,7 +38,8 @@ pub fn generator(root: &Path, benches: &[String]) -> Result<Option<PathBuf>> {
 impl Job<'_> {
     /// Writes the script of a run, for a bench that wants one.
     pub(super) fn script(&self, name: &str, seed: u32) -> Result<Option<PathBuf>> {
-        let Some((unit, cases)) = wish(self.root, name) else { return Ok(None) };
+        let long = self.plusargs.iter().any(|text| text == "+long");
+        let Some((unit, cases)) = wish(self.root, name, long) else { return Ok(None) };
         let generator =
             self.vectors.as_ref().with_context(|| format!("nothing writes the script of {name}"))?;
         let path = self.out.join(format!("{}.script", run_name(name, seed)));

@@ -37,12 +37,13 @@ impl Fixture {
             simulator: &self.simulator()?,
             shared: shared_sources(self.root())?,
             out: &self.root().join("out"),
-            plusargs: &["+wave".into()],
+            plusargs: &["+steps=3".into()],
+            wave: None,
             limit: self.limit,
             vectors: None,
         };
         let warnings = job.build("fifo_tb")?;
-        job.run("fifo_tb", 7)?;
+        job.run("fifo_tb", 7, &AtomicU64::new(0))?;
         Ok(warnings)
     }
 
@@ -58,7 +59,7 @@ fn a_bench_that_says_pass_passes() {
     let compiled = fs::read_to_string(fixture.root().join("out/compiled")).unwrap();
     assert!(compiled.contains("-s fifo_tb -o"), "{compiled}");
     assert!(compiled.ends_with("-f rtl/files.f tb/common/clock.sv tb/fifo_tb.sv\n"), "{compiled}");
-    assert!(fixture.log().contains("fifo_tb.vvp +seed=7 +wave"), "{}", fixture.log());
+    assert!(fixture.log().contains("fifo_tb.vvp +seed=7 +steps=3"), "{}", fixture.log());
 }
 
 #[test]
@@ -130,6 +131,7 @@ fn a_failed_bench_shows_the_end_of_its_log() {
         shared: vec![],
         out: &out,
         plusargs: &[],
+        wave: None,
         limit: fixture.limit,
         vectors: None,
     };

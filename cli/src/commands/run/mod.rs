@@ -267,6 +267,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.coalesce.is_some() && (args.wait != Wait::Sleep || kind == Kind::Gpu) {
         return Err(Failure::input("--coalesce is for --wait sleep on model or rtl, which interrupt"));
     }
+    if args.strict && args.model.is_some() && kind == Kind::Model {
+        return Err(Failure::input(
+            "--strict judges the hot thread, and on --device model the golden model computes on that thread and allocates for \
+             each token, so the verdict would be the golden model's; give --device rtl or gpu, or leave out --strict or --model",
+        ));
+    }
     let image = args.model.as_deref().map(models::image).transpose()?;
     let (mut trace, format, prompts) = match (&args.prompts, &image) {
         (Some(path), Some(image)) => {

@@ -1,0 +1,32 @@
+//! Commands that this build left out, as that of `make compare` does: they say so, and how to get them.
+
+use crate::failure::Failure;
+
+/// How to build all of them.
+const BUILD: &str = "cargo build --release --package doorbell";
+
+/// What `--help` says first.
+pub const HELP: &str = "This build has not all commands (`make compare` leaves out what takes long to compile); \
+    `cargo build --release --package doorbell` builds them all.";
+
+/// Whatever a command is given.
+#[derive(clap::Args)]
+pub struct Args {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    _arguments: Vec<std::ffi::OsString>,
+}
+
+/// Why a command does nothing.
+pub fn command(name: &str) -> Failure {
+    Failure::input(format!(
+        "the command '{name}' was not built into this program: `make compare` leaves it out; build it with `{BUILD}`"
+    ))
+}
+
+/// Why an option of a command does nothing.
+#[cfg(not(feature = "lm"))]
+pub fn option(name: &str) -> Failure {
+    Failure::input(format!(
+        "the option '{name}' was not built into this program: `make compare` leaves it out; build it with `{BUILD}`"
+    ))
+}
