@@ -247,7 +247,16 @@ impl Verilator {
         command
             .args(&self.command[1..])
             // Warnings fail `cargo xtask lint`, not the build of somebody whose Verilator or path has more to warn about.
-            .args(["--cc", "--trace-fst", "--trace-structs", "--assert", "-O3", "-Wno-fatal", "-Wno-lint", "-Wno-style"])
+            .args([
+                "--cc",
+                "--trace-fst",
+                "--trace-structs",
+                "--assert",
+                "-O3",
+                "-Wno-fatal",
+                "-Wno-lint",
+                "-Wno-style",
+            ])
             // It takes common parts out of expressions that are looked at seldom, and computes them in every cycle.
             .arg("-fno-dfg")
             // It takes a process apart, and what stood behind one test stands behind many.

@@ -33,6 +33,10 @@ const PER_WORKER: [&str; 10] = [
     "some_q",
     "ready_q",
 ];
+/// Signals with a word for each worker.
+const WORD_PER_WORKER: [&str; 4] = ["rollout_q", "position_q", "event_q", "token_data_o"];
+/// Bits of such a word.
+const WORD: u32 = 32;
 
 /// Cycles recorded before the poll before the divergence, and after it.
 const MARGIN: u64 = 2_000;
@@ -123,13 +127,27 @@ fn save_file(of_token: bool, workers: u32, start: u64, marker: u64) -> String {
 /// A line of the save file for 4 workers, for another number of them.
 fn widened(line: &str, workers: u32) -> String {
     let top = workers - 1;
-    PER_WORKER.iter().fold(line.to_owned(), |line, name| {
+    let line = PER_WORKER.iter().fold(line.to_owned(), |line, name| {
         let four = format!(".{name}[3:0]");
         if !line.contains(&four) {
             return line;
         }
         line.replace("(3)top", &format!("({top})top")).replace(&four, &format!(".{name}[{top}:0]"))
-    })
+    });
+    let four = format!("[{}:0]", 4 * WORD - 1);
+    if !WORD_PER_WORKER.iter().any(|name| line.contains(&format!(".{name}{four}"))) {
+        return line;
+    }
+    // Bits are counted from the highest: those of worker 0 are the last word of the line's vector.
+    let moved = |word: &str| {
+        let bit = word.strip_prefix('(').and_then(|word| word.split_once(")top"));
+        match bit.and_then(|(bit, name)| Some((bit.parse::<u32>().ok()?, name))) {
+            Some((bit, name)) => format!("({})top{name}", (bit + WORD * workers).saturating_sub(4 * WORD)),
+            None => word.to_owned(),
+        }
+    };
+    let words: Vec<String> = line.split(' ').map(moved).collect();
+    words.join(" ").replace(&four, &format!("[{}:0]", WORD * workers - 1))
 }
 
 /// The clock at the polls before and after the completion that was wrong; without one, before and after the end. A
@@ -178,6 +196,9 @@ mod tests {
             assert!(Path::new(line.split_once(' ').unwrap().1).is_file(), "{line}");
         }
         assert_eq!(widened("(3)top.x.done_o[3:0]", 1), "(0)top.x.done_o[0:0]");
+        let word = "#{rollout_q[31:0]} (96)top.x.rollout_q[127:0] (127)top.x.rollout_q[127:0]";
+        assert_eq!(widened(word, 1), "#{rollout_q[31:0]} (0)top.x.rollout_q[31:0] (31)top.x.rollout_q[31:0]");
+        assert!(widened(word, 16).ends_with("(511)top.x.rollout_q[511:0]"));
         assert!(save_file(true, 1, 0, 7).contains("unit_busy_q[3:0]"));
     }
 }

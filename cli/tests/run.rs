@@ -141,9 +141,15 @@ fn host_and_device_score_alike(#[case] args: &str, #[case] groups: bool) {
 #[rstest]
 #[case::plain("", 256)]
 #[case::groups("--group 4 --checkpoint 16 --prefill-tokens 40 --limit 60", 240)]
-#[case::few_blocks("--group 2 --checkpoint 8 --kv-blocks 24 --swap-blocks 200 --slots 32 --judges 2", 512)]
+#[case::few_blocks(
+    "--group 2 --checkpoint 8 --kv-blocks 24 --swap-blocks 200 --slots 32 --judges 2 --limit 64",
+    128
+)]
 #[case::functions("--group 2 --queues 3 --functions 3 --reward device --checkpoint 20 --eos 1", 512)]
-#[case::versions("--group 2 --checkpoint 16 --publish-every 60 --slots 64 --prefill-tokens 50", 512)]
+#[case::versions(
+    "--group 2 --checkpoint 16 --publish-every 20 --slots 64 --prefill-tokens 50 --limit 64",
+    128
+)]
 fn trajectories_of_a_language_model_are_the_oracles(#[case] args: &str, #[case] rollouts: u64) {
     let directory = tempfile::tempdir().unwrap();
     let (code, json, errors) = run(directory.path(), &format!("--model micro --check --store log {args}"));

@@ -340,7 +340,7 @@ mod tests {
     #[case("application/openmetrics-text;version=2.0.0", false)]
     #[case("application/openmetrics-text;q=junk, text/plain", false)]
     #[case("application/openmetrics-texts", false)]
-    fn accept(#[case] accept: &str, #[case] expected: bool) {
-        assert_eq!(prefers_open_metrics(accept), expected);
+    fn accept_decides_the_format(#[case] header: &str, #[case] expected: bool) {
+        assert_eq!(prefers_open_metrics(header), expected);
     }
 }
