@@ -98,7 +98,10 @@ pub fn keep(text: &str) {
     let (head, tail) = if fits(text.len()) {
         (text.as_str(), "")
     } else {
-        (&text[..text.floor_char_boundary(TEXT_BYTES - 1 - CUT.len())], CUT)
+        let room = TEXT_BYTES - 1 - CUT.len();
+        // A letter has at most four bytes, so one of these four places lies between two letters.
+        let end = (room - 3..=room).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        (&text[..end], CUT)
     };
     let bytes = head.bytes().chain(tail.bytes()).chain([0]);
     TEXT.with(|kept| {
