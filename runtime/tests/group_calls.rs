@@ -19,11 +19,14 @@ use doorbell_runtime::trajectory::{Finished, PostError as StorePostError, Spans,
 use doorbell_trace::Request;
 use doorbell_verify::ModelPlatform;
 
+/// Of each call of a judge: the request and the sample of each member.
+type Calls = Arc<Mutex<Vec<Vec<(u64, u32)>>>>;
+
 /// Full while it is shut, as a pool is whose judges have as many as they may. The score is the number of answers in the call.
 struct Gate {
     open: Arc<AtomicBool>,
     judged: Vec<Judged>,
-    calls: Arc<Mutex<Vec<Vec<(u64, u32)>>>>,
+    calls: Calls,
 }
 impl RewardStage for Gate {
     fn post(&mut self, ask: Ask) -> Result<(), PostError> {
