@@ -165,7 +165,7 @@ pub fn language_of(image: Image) -> Result<Language, Failure> {
 pub fn prompt(text: &Text, context: usize, prompt: &str, raw: bool) -> Result<Vec<u32>, Failure> {
     let tokens = match raw || !text.chats() {
         true => text.encode(prompt),
-        false => text.chat(prompt).and_then(|chat| text.encode(&chat)),
+        false => text.chat(prompt).and_then(|chat| text.encode_chat(&chat)),
     };
     let tokens = tokens.map_err(Failure::input)?;
     match tokens.len() {

@@ -67,7 +67,11 @@ impl<'m> Runner<'m> {
     }
 
     /// With these instructions.
+    ///
+    /// # Panics
+    /// If this processor does not have them: [`Instructions::available`].
     pub fn with(model: &'m Model, instructions: Instructions) -> Self {
+        instructions.require();
         Self { model, instructions }
     }
 

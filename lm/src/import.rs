@@ -40,6 +40,18 @@ pub fn import_gguf(bytes: &[u8], name: &str) -> Result<Imported, FileError> {
     gguf::import(bytes, name)
 }
 
+/// The post-processor that puts this token behind a raw text.
+fn closing(id: u32, text: &str) -> serde_json::Value {
+    let (own, end) = (|id: &str| serde_json::json!({"Sequence": {"id": id, "type_id": 0}}), text);
+    let end = serde_json::json!({"SpecialToken": {"id": end, "type_id": 0}});
+    serde_json::json!({
+        "type": "TemplateProcessing",
+        "single": [own("A"), end],
+        "pair": [own("A"), end, own("B"), end],
+        "special_tokens": {text: {"id": text, "ids": [id], "tokens": [text]}},
+    })
+}
+
 fn stem(path: &Path) -> String {
     path.file_stem().map_or_else(|| "model".into(), |stem| stem.to_string_lossy().into_owned())
 }

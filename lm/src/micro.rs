@@ -189,6 +189,7 @@ fn about() -> About {
         chat: String::new(),
         ends: vec![0],
         begin: None,
+        special: Default::default(),
     }
 }
 

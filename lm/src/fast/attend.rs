@@ -14,8 +14,8 @@ pub(super) fn attend(
 ) -> Vec<i32> {
     match instructions {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: it is named only where the processor has it.
-        Instructions::Avx2 | Instructions::Avx512 => unsafe { avx2(query, keys, values, first) },
+        // SAFETY: the processor has it.
+        Instructions::Avx2 | Instructions::Avx512 if super::dot::has_avx2() => unsafe { avx2(query, keys, values, first) },
         _ => plain(query, keys, values, first),
     }
 }

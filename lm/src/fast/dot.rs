@@ -22,16 +22,36 @@ impl Instructions {
         let mut all = vec![Self::Plain];
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx2") {
+            if has_avx2() {
                 all.push(Self::Avx2);
             }
-            let wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
-            if wide && is_x86_feature_detected!("avx512vnni") {
+            if has_avx512() {
                 all.push(Self::Avx512);
             }
         }
         all
     }
+
+    /// Stops where this processor does not have them; the processor is asked once.
+    pub(super) fn require(self) {
+        assert!(Self::available().contains(&self), "this processor has no {self:?}; see Instructions::available");
+    }
+}
+
+/// A load and a test of bits after the first call.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(super) fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2")
+}
+
+/// As [`has_avx2`].
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vnni")
 }
 
 /// Σ w · x of a row of weights and an input.
@@ -59,11 +79,11 @@ fn many<const N: usize>(instructions: Instructions, weights: &[i8], inputs: [&[i
     assert!(fits, "inputs are as long as rows, whole blocks");
     match instructions {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `available` names it only where the processor has it; the lengths were looked at.
-        Instructions::Avx2 => unsafe { x86::avx2(weights, inputs) },
+        // SAFETY: the processor has it; the lengths were looked at.
+        Instructions::Avx2 if has_avx2() => unsafe { x86::avx2(weights, inputs) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Instructions::Avx512 => unsafe { x86::avx512(weights, inputs) },
+        Instructions::Avx512 if has_avx512() => unsafe { x86::avx512(weights, inputs) },
         _ => inputs.map(|input| weights.iter().zip(input).map(|(&w, &x)| i32::from(w) * i32::from(x)).sum()),
     }
 }

@@ -2,8 +2,9 @@
 
 mod config;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
@@ -11,9 +12,10 @@ use serde_json::Value;
 use super::Imported;
 use super::blocks::Packing;
 use super::llama::{self, Names, Source};
-use super::{gemma, stem};
+use super::{closing, gemma, stem};
 use crate::about::About;
 use crate::file_error::{FileError, read};
+use crate::limits::JSON_BYTES;
 
 const NAMES: Names = Names {
     tokens: "model.embed_tokens.weight",
@@ -34,16 +36,21 @@ const NAMES: Names = Names {
     halves: true,
 };
 
-struct Files<'b>(Vec<SafeTensors<'b>>);
+/// Tensors by name, each with the file that holds it.
+struct Files<'b> {
+    files: Vec<SafeTensors<'b>>,
+    names: BTreeMap<String, usize>,
+}
 
 impl Source for Files<'_> {
     fn names(&self) -> Vec<String> {
-        self.0.iter().flat_map(SafeTensors::names).map(str::to_owned).collect()
+        self.names.keys().cloned().collect()
     }
 
     fn take(&self, name: &str, rows: usize, columns: usize) -> Result<Vec<f32>, FileError> {
         let wrong = |problem: String, remedy: &str| Err(FileError::new(name, problem, remedy));
-        let Some(tensor) = self.0.iter().find_map(|file| file.tensor(name).ok()) else {
+        let held = self.names.get(name).and_then(|&file| self.files[file].tensor(name).ok());
+        let Some(tensor) = held else {
             return wrong("there is no such tensor".into(), "give a whole model");
         };
         let fits = match *tensor.shape() {
@@ -71,78 +78,198 @@ pub(super) fn import(directory: &Path) -> Result<Imported, FileError> {
     let path = directory.join("config.json");
     let config = json(&path)?;
     let plan = config::plan(&config).map_err(|error| error.within(&path))?;
-    let files = weights(directory)?;
+    let (named, files) = weights(directory)?;
     let mut tensors = vec![];
-    for (path, bytes) in &files {
+    let mut names: BTreeMap<String, usize> = BTreeMap::new();
+    for (number, (path, bytes)) in files.iter().enumerate() {
         let file = SafeTensors::deserialize(bytes).map_err(|error| {
             let problem = format!("not a safetensors file that can be read: {error}");
             FileError::new(path.display(), problem, "fetch the file again")
         })?;
+        // What the index does not name of a file is left over.
+        for name in file.names() {
+            if let Some(named) = &named
+                && named.get(name) != Some(&number)
+            {
+                if named.contains_key(name) {
+                    let problem = format!("{name} is in this file too, and the index names another one");
+                    return Err(FileError::new(path.display(), problem, "fetch the directory again"));
+                }
+                continue;
+            }
+            names.insert(name.to_owned(), number);
+        }
         tensors.push(file);
     }
-    let files = Files(tensors);
+    for (name, &file) in named.iter().flatten() {
+        if !names.contains_key(name) {
+            let problem = format!("there is no {name}, which the index says is in it");
+            return Err(FileError::new(files[file].0.display(), problem, "fetch the directory again"));
+        }
+    }
+    let files = Files { files: tensors, names };
     let model = match plan {
         config::Plan::Llama(plan) => llama::read(&files, &NAMES, plan),
         config::Plan::Gemma(plan) => gemma::read(&files, plan),
     };
     let model = model.map_err(|error| error.within(directory))?;
-    Ok(Imported { model, about: about(directory, &config)? })
+    let about = about(directory, &config, model.shape.vocabulary)?;
+    Ok(Imported { model, about })
 }
 
 fn json(path: &Path) -> Result<Value, FileError> {
-    serde_json::from_slice(&read(path)?)
+    let bytes = read(path)?;
+    if bytes.len() as u64 > JSON_BYTES.value() {
+        return Err(FileError::new(path.display(), JSON_BYTES.exceeded(), "give a smaller file"));
+    }
+    serde_json::from_slice(&bytes)
         .map_err(|error| FileError::new(path.display(), format!("not JSON: {error}"), "fetch the file again"))
 }
 
-/// model.safetensors, or the parts model-…-of-….safetensors.
-fn weights(directory: &Path) -> Result<Vec<(std::path::PathBuf, Vec<u8>)>, FileError> {
-    let failed = |problem: String| {
-        FileError::new(directory.display(), problem, "give a directory with model.safetensors")
-    };
-    let entries = fs::read_dir(directory).map_err(|error| failed(format!("cannot be listed: {error}")))?;
-    let mut paths: Vec<_> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name == "model.safetensors" || (name.starts_with("model-") && name.ends_with(".safetensors"))
-        })
-        .collect();
-    paths.sort();
-    if paths.is_empty() {
-        return Err(failed("there are no weights in it".into()));
-    }
-    paths.into_iter().map(|path| read(&path).map(|bytes| (path, bytes))).collect()
+/// A JSON file that need not be there.
+fn optional_json(path: &Path) -> Result<Value, FileError> {
+    if path.exists() { json(path) } else { Ok(Value::Null) }
 }
 
-fn about(directory: &Path, config: &Value) -> Result<About, FileError> {
+/// The number of a file by the name of each tensor in it.
+type Named = BTreeMap<String, usize>;
+
+/// model.safetensors; without it, the files that model.safetensors.index.json names, and what it says is in each.
+fn weights(directory: &Path) -> Result<(Option<Named>, Vec<(PathBuf, Vec<u8>)>), FileError> {
+    let single = directory.join("model.safetensors");
+    if single.exists() {
+        let bytes = read(&single)?;
+        return Ok((None, vec![(single, bytes)]));
+    }
+    let index = directory.join("model.safetensors.index.json");
+    if !index.exists() {
+        return Err(FileError::new(
+            directory.display(),
+            "there are no weights in it",
+            "give a directory with model.safetensors, or with shards and model.safetensors.index.json",
+        ));
+    }
+    let wrong = |problem: String| FileError::new(index.display(), problem, "fetch the directory again");
+    let value = json(&index)?;
+    let map = value["weight_map"].as_object().ok_or_else(|| wrong("it has no weight_map".into()))?;
+    let mut shards: Vec<&str> = vec![];
+    let mut named = Named::new();
+    for (tensor, file) in map {
+        let file = file.as_str().filter(|file| !file.is_empty() && !file.contains(['/', '\\']) && *file != "..");
+        let file = file.ok_or_else(|| wrong(format!("{tensor} is in no file of this directory")))?;
+        let number = shards.iter().position(|shard| *shard == file).unwrap_or_else(|| {
+            shards.push(file);
+            shards.len() - 1
+        });
+        named.insert(tensor.clone(), number);
+    }
+    if shards.is_empty() {
+        return Err(wrong("its weight_map is empty".into()));
+    }
+    let files = shards.into_iter().map(|shard| {
+        let path = directory.join(shard);
+        read(&path).map(|bytes| (path, bytes))
+    });
+    Ok((Some(named), files.collect::<Result<_, _>>()?))
+}
+
+fn about(directory: &Path, config: &Value, vocabulary: usize) -> Result<About, FileError> {
     let path = directory.join("tokenizer.json");
-    let tokenizer = String::from_utf8(read(&path)?).map_err(|error| {
-        FileError::new(path.display(), format!("not a text: {error}"), "fetch the file again")
-    })?;
-    let tokens = |value: &Value| -> Vec<u32> {
-        let one = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
-        match value {
-            Value::Array(list) => list.iter().filter_map(one).collect(),
-            value => one(value).into_iter().collect(),
+    let mut tokenizer = json(&path)?;
+    if !tokenizer.is_object() {
+        return Err(FileError::new(path.display(), "it is no object", "fetch the file again"));
+    }
+    // transformers resets both when it loads the file.
+    for key in ["truncation", "padding"] {
+        tokenizer[key] = Value::Null;
+    }
+    let other = optional_json(&directory.join("tokenizer_config.json"))?;
+    let map = optional_json(&directory.join("special_tokens_map.json"))?;
+    let generation = optional_json(&directory.join("generation_config.json"))?;
+    let special = special(&[&other, &map]);
+    let id = |name: &str| special.get(name).and_then(|text| token_id(&tokenizer, text));
+
+    // As transformers: a flag that is told replaces the post-processor.
+    let flag = |key: &str| other[key].as_bool();
+    let [begins, closes] = ["add_bos_token", "add_eos_token"].map(flag);
+    let mut begin = None;
+    if begins.is_some() || closes.is_some() || tokenizer["post_processor"].is_null() {
+        begin = id("bos_token").filter(|_| begins == Some(true));
+        let end = id("eos_token").filter(|_| closes == Some(true));
+        let end = end.zip(special.get("eos_token"));
+        tokenizer["post_processor"] = end.map_or(Value::Null, |(id, text)| closing(id, text));
+    }
+
+    let mut ends = vec![];
+    for (file, value) in [("generation_config.json", &generation), ("config.json", config)] {
+        let value = &value["eos_token_id"];
+        let list = match value {
+            Value::Null => &[][..],
+            Value::Array(list) => list,
+            value => std::slice::from_ref(value),
+        };
+        for value in list {
+            let token = value.as_u64().filter(|&token| token < vocabulary as u64).ok_or_else(|| {
+                let problem = format!("eos_token_id is {value}, expected tokens below {vocabulary}");
+                FileError::new(directory.join(file).display(), problem, "give the ids of tokens that the model has")
+            })?;
+            ends.push(token as u32);
         }
-    };
-    let path = directory.join("tokenizer_config.json");
-    let other = if path.exists() { json(&path)? } else { Value::Null };
-    let jinja = directory.join("chat_template.jinja");
-    let chat = match other["chat_template"].as_str() {
-        Some(chat) => chat.to_owned(),
-        None if jinja.exists() => String::from_utf8_lossy(&read(&jinja)?).into_owned(),
-        None => String::new(),
-    };
-    let begin = tokens(&config["bos_token_id"]).first().copied();
+    }
+    ends.extend(id("eos_token").filter(|&token| (token as usize) < vocabulary));
+    let mut seen = BTreeSet::new();
+    ends.retain(|&token| seen.insert(token));
     Ok(About {
         name: stem(directory),
         licence: licence(directory),
-        tokenizer,
-        chat,
-        ends: tokens(&config["eos_token_id"]),
-        begin: begin.filter(|_| other["add_bos_token"] == true),
+        tokenizer: tokenizer.to_string(),
+        chat: chat(directory, &other)?,
+        ends,
+        begin,
+        special,
     })
+}
+
+/// chat_template.jinja if it is there; of named templates the one called "default".
+fn chat(directory: &Path, other: &Value) -> Result<String, FileError> {
+    let jinja = directory.join("chat_template.jinja");
+    if jinja.exists() {
+        return String::from_utf8(read(&jinja)?).map_err(|error| {
+            FileError::new(jinja.display(), format!("not a text: {error}"), "fetch the file again")
+        });
+    }
+    let problem = match &other["chat_template"] {
+        Value::Null => return Ok(String::new()),
+        Value::String(chat) => return Ok(chat.clone()),
+        Value::Array(list) => {
+            let default = list.iter().find(|named| named["name"] == "default");
+            if let Some(chat) = default.and_then(|named| named["template"].as_str()) {
+                return Ok(chat.to_owned());
+            }
+            let names = list.iter().filter_map(|named| named["name"].as_str()).collect::<Vec<_>>();
+            format!("chat_template names {}, and none is \"default\"", names.join(", "))
+        }
+        _ => "chat_template is neither a text nor a list of named templates".to_owned(),
+    };
+    let path = directory.join("tokenizer_config.json");
+    Err(FileError::new(path.display(), problem, "give the template to use as chat_template.jinja"))
+}
+
+/// The texts of tokens that have a role; those of the first file that tells one.
+fn special(files: &[&Value]) -> BTreeMap<String, String> {
+    let names =
+        ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+    let text = |value: &Value| value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned);
+    let of = |name: &str| files.iter().find_map(|file| text(&file[name]));
+    names.iter().filter_map(|&name| Some((name.to_owned(), of(name)?))).collect()
+}
+
+/// The token of a text, by a tokenizer.json.
+fn token_id(tokenizer: &Value, text: &str) -> Option<u32> {
+    let added = tokenizer["added_tokens"].as_array().into_iter().flatten();
+    let added = added.filter(|token| token["content"] == text).find_map(|token| token["id"].as_u64());
+    let id = added.or_else(|| tokenizer["model"]["vocab"][text].as_u64())?;
+    u32::try_from(id).ok()
 }
 
 /// The licence that the card of a model names: `license: …` between the lines of dashes that README.md begins with.
