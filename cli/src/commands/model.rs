@@ -82,8 +82,9 @@ fn import(source: &Path, output: &Path) -> Result<(), Failure> {
     let image = models::published(&source.to_string_lossy())?.1;
     let bytes = image.to_bytes();
     // What no reader accepts is not written.
-    Image::from_bytes(&bytes)
-        .map_err(|error| Failure::input(format!("{}: the image cannot be read: {error}", source.display())))?;
+    Image::from_bytes(&bytes).map_err(|error| {
+        Failure::input(format!("{}: the image cannot be read: {error}", source.display()))
+    })?;
     file.write(&bytes)?;
     output::print(&format!("{}: {} bytes of {}\n", output.display(), bytes.len(), image.about.name))
 }

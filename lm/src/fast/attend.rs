@@ -15,7 +15,9 @@ pub(super) fn attend(
     match instructions {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has it.
-        Instructions::Avx2 | Instructions::Avx512 if super::dot::has_avx2() => unsafe { avx2(query, keys, values, first) },
+        Instructions::Avx2 | Instructions::Avx512 if super::dot::has_avx2() => unsafe {
+            avx2(query, keys, values, first)
+        },
         _ => plain(query, keys, values, first),
     }
 }

@@ -34,7 +34,10 @@ impl Instructions {
 
     /// Stops where this processor does not have them; the processor is asked once.
     pub(super) fn require(self) {
-        assert!(Self::available().contains(&self), "this processor has no {self:?}; see Instructions::available");
+        assert!(
+            Self::available().contains(&self),
+            "this processor has no {self:?}; see Instructions::available"
+        );
     }
 }
 

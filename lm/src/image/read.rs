@@ -137,8 +137,7 @@ pub fn entries(bytes: &[u8]) -> Result<Vec<Entry>, FileError> {
         };
         if !(-most..=most).contains(&entry.exponent) {
             let (kind, exponent) = (entry.kind, entry.exponent);
-            let expected =
-                if most == 0 { "0".to_owned() } else { format!("-{most} to {most}") };
+            let expected = if most == 0 { "0".to_owned() } else { format!("-{most} to {most}") };
             let problem = format!(
                 "entry {index}, {kind:?} of {}: its exponent is {exponent}, expected {expected} for {kinds}",
                 entry.layer

@@ -166,9 +166,11 @@ fn unscaled(keys: &Keys<'_>) -> Result<(), FileError> {
             Some(MetadataValue::String(kind)) => kind == "none",
             Some(MetadataValue::Bool(scaled)) => !scaled,
             // Factors: 1 and 0 change nothing. The length of the context before scaling does nothing by itself.
-            Some(value) if !key.ends_with("original_context_length") => {
-                keys.0.get_f64(key).or(integer(value).map(|value| value as f64)).is_some_and(|value| value == 0.0 || value == 1.0)
-            }
+            Some(value) if !key.ends_with("original_context_length") => keys
+                .0
+                .get_f64(key)
+                .or(integer(value).map(|value| value as f64))
+                .is_some_and(|value| value == 0.0 || value == 1.0),
             _ => true,
         };
         if !plain {

@@ -155,7 +155,8 @@ fn weights(directory: &Path) -> Result<(Option<Named>, Vec<(PathBuf, Vec<u8>)>),
     let mut shards: Vec<&str> = vec![];
     let mut named = Named::new();
     for (tensor, file) in map {
-        let file = file.as_str().filter(|file| !file.is_empty() && !file.contains(['/', '\\']) && *file != "..");
+        let file =
+            file.as_str().filter(|file| !file.is_empty() && !file.contains(['/', '\\']) && *file != "..");
         let file = file.ok_or_else(|| wrong(format!("{tensor} is in no file of this directory")))?;
         let number = shards.iter().position(|shard| *shard == file).unwrap_or_else(|| {
             shards.push(file);
@@ -211,7 +212,11 @@ fn about(directory: &Path, config: &Value, vocabulary: usize) -> Result<About, F
         for value in list {
             let token = value.as_u64().filter(|&token| token < vocabulary as u64).ok_or_else(|| {
                 let problem = format!("eos_token_id is {value}, expected tokens below {vocabulary}");
-                FileError::new(directory.join(file).display(), problem, "give the ids of tokens that the model has")
+                FileError::new(
+                    directory.join(file).display(),
+                    problem,
+                    "give the ids of tokens that the model has",
+                )
             })?;
             ends.push(token as u32);
         }
@@ -257,8 +262,7 @@ fn chat(directory: &Path, other: &Value) -> Result<String, FileError> {
 
 /// The texts of tokens that have a role; those of the first file that tells one.
 fn special(files: &[&Value]) -> BTreeMap<String, String> {
-    let names =
-        ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+    let names = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
     let text = |value: &Value| value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned);
     let of = |name: &str| files.iter().find_map(|file| text(&file[name]));
     names.iter().filter_map(|&name| Some((name.to_owned(), of(name)?))).collect()

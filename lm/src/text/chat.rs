@@ -10,7 +10,11 @@ use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, context};
 use crate::limits::{self, TEMPLATE_BYTES, TEMPLATE_DEPTH, TEMPLATE_OUTPUT, TEMPLATE_STEPS};
 
 /// Renders what a user says, up to where the answer begins; `special` are the texts of `bos_token` and its like.
-pub(super) fn render(template: &str, says: &str, special: &BTreeMap<String, String>) -> Result<String, String> {
+pub(super) fn render(
+    template: &str,
+    says: &str,
+    special: &BTreeMap<String, String>,
+) -> Result<String, String> {
     if template.len() as u64 > TEMPLATE_BYTES.value() {
         return Err(TEMPLATE_BYTES.exceeded());
     }

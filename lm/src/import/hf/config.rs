@@ -79,7 +79,11 @@ fn llama_plan(config: &Config<'_>) -> Result<Plan, FileError> {
     for key in ["attention_bias", "mlp_bias"] {
         config.expect(key, config.no(key), "false")?;
     }
-    config.expect("rope_scaling", config.no("rope_scaling") || is_default(config.at("rope_scaling")), "null")?;
+    config.expect(
+        "rope_scaling",
+        config.no("rope_scaling") || is_default(config.at("rope_scaling")),
+        "null",
+    )?;
     let silu = matches!(config.at("hidden_act").as_str(), None | Some("silu"));
     config.expect("hidden_act", silu, "\"silu\"")?;
     let rope = config.at("rope_parameters");
@@ -121,7 +125,11 @@ fn gemma_plan(config: &Config<'_>) -> Result<Plan, FileError> {
     let tied = matches!(config.at("tie_word_embeddings"), Value::Null | Value::Bool(true));
     config.expect("tie_word_embeddings", tied, "true")?;
     config.expect("attention_bias", config.no("attention_bias"), "false")?;
-    config.expect("rope_scaling", config.no("rope_scaling") || is_default(config.at("rope_scaling")), "null")?;
+    config.expect(
+        "rope_scaling",
+        config.no("rope_scaling") || is_default(config.at("rope_scaling")),
+        "null",
+    )?;
     config.expect(
         "hidden_activation",
         *config.at("hidden_activation") == "gelu_pytorch_tanh",
