@@ -13,6 +13,7 @@ use doorbell_verify::lockstep::Difference;
 use doorbell_verify::replay::{Progress, ReplayFailure, ReplayPlan, replay};
 
 use crate::failure::Failure;
+use crate::output::Recording;
 
 /// Cycles recorded before the poll before the divergence, and after it.
 const MARGIN: u64 = 2_000;
@@ -46,7 +47,8 @@ pub fn record_wave(
     };
     let from = from.saturating_sub(MARGIN);
     let window = from..(to + MARGIN).min(from + LONGEST);
-    let wave = Wave { path: path.to_owned(), window: Some(window.clone()) };
+    let recording = Recording::open(path, window.end - window.start)?;
+    let wave = Wave { path: recording.path().to_owned(), window: Some(window.clone()) };
     // Just enough patience to reach the end of the window: a token of a language model may take long.
     let silent = if in_step.is_some() { window.end } else { LONGEST };
     let patience = Some(u32::try_from(2 + silent / SLICE).unwrap_or(u32::MAX));
@@ -54,6 +56,8 @@ pub fn record_wave(
     let clock = driver.platform().clock();
     replay(plan, &mut driver, &mut |_| stop_if(clock.load(Ordering::Relaxed) > window.end));
     driver.platform_mut().flush_wave().map_err(DeviceError::from)?;
+    drop(driver);
+    recording.finish()?;
     Ok(window)
 }
 

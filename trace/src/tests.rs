@@ -121,6 +121,9 @@ fn malformed_mooncake_line(#[case] line: &str, #[case] column: usize, #[case] pr
 
 #[rstest]
 #[case::time("16 Nov 2023,1,2", 1, "`16 Nov 2023` is not a timestamp")]
+#[case::zone("2023-11-16 18:15:46.5+02:00,1,2", 1, "`2023-11-16 18:15:46.5+02:00` is not a timestamp")]
+#[case::west("2023-11-16 18:15:46.5-07:00,1,2", 1, "`2023-11-16 18:15:46.5-07:00` is not a timestamp")]
+#[case::junk("2023-11-16 18:15:46.5 PST,1,2", 1, "`2023-11-16 18:15:46.5 PST` is not a timestamp")]
 #[case::fields("2023-11-16 18:15:46,1", 22, "2 comma-separated fields instead of 3")]
 #[case::number("2023-11-16 18:15:46,1,x", 23, "`x` is not a u32")]
 #[case::no_output("2023-11-16 18:15:46,1,0", 23, "bad value of `GeneratedTokens`\nexpected at least 1")]

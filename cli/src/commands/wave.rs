@@ -33,7 +33,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 
     use super::cosim::{Run, named, title};
     use crate::failure::DIFFERENT;
-    use crate::output::{self, Output};
+    use crate::output::{self, Recording};
 
     #[cfg(feature = "lm")]
     if let Some(model) = &args.model {
@@ -41,10 +41,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     let Args { case, out, workers, .. } = args;
     let case = named(&case)?;
-    let file = Output::open("waveform", &out)?;
+    let recording = Recording::open(&out, 0)?;
     let Run { outcome, cycles } =
-        Run::of(case, workers, None, Some(Wave { path: out.clone(), window: None }))?;
-    file.keep();
+        Run::of(case, workers, None, Some(Wave { path: recording.path().to_owned(), window: None }))?;
+    recording.finish()?;
     let (out, name) = (out.display(), title(case));
     match outcome {
         Ok(()) => {
@@ -76,7 +76,7 @@ mod token {
     use doorbell_verify::replay::{ReplayOptions, ReplayPlan, replay};
 
     use crate::failure::Failure;
-    use crate::output::{self, Output};
+    use crate::output::{self, Recording};
 
     /// Cycles ahead of the step, in which its sequence is read and held to its check, and behind it, in which its token and its
     /// completion are written.
@@ -100,7 +100,7 @@ mod token {
         let plan = ReplayPlan::with_language(&trace, ReplayOptions::default(), language);
         let plan = plan.map_err(Failure::input)?;
         let settings = Settings { queue: plan.queue_config(), ..Settings::default() };
-        let file = Output::open("waveform", out)?;
+        drop(Recording::open(out, 0)?);
 
         let mut driver = rtl::open(&settings, None)?;
         let step = Arc::new(Mutex::new(Step::default()));
@@ -126,7 +126,8 @@ mod token {
         };
 
         let window = begun.cycle.saturating_sub(AHEAD)..ended.cycle + BEHIND;
-        let wave = Wave { path: out.to_owned(), window: Some(window.clone()) };
+        let recording = Recording::open(out, window.end - window.start)?;
+        let wave = Wave { path: recording.path().to_owned(), window: Some(window.clone()) };
         let mut driver = rtl::open(&settings, Some(wave))?;
         if let Some(failure) = replay(&plan, &mut driver, &mut |_| ControlFlow::Continue(())).failure {
             return Err(Failure::failed(failure));
@@ -136,7 +137,7 @@ mod token {
         let behind = window.end.saturating_sub(driver.platform().cycles());
         driver.platform_mut().run(behind).map_err(DeviceError::from)?;
         drop(driver);
-        file.keep();
+        recording.finish()?;
         output::print(&told(model, out, &window, &begun, &step.words, &ended))?;
         Ok(ExitCode::SUCCESS)
     }

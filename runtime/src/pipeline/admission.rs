@@ -147,7 +147,12 @@ impl Pipeline {
             prompt_tokens: request.prompt_tokens,
             prompt_ids: request.prefix.len() as u32,
             output_tokens: request.output_tokens,
-            prefix_hash: hash(&request.prefix),
+            prefix_hash: if request.prefix.is_empty() {
+                // Nobody named what it begins with, so it is like no other. A language model's tokens tell more, below.
+                hash(&[number as u32, (number >> 32) as u32, request.prompt_tokens])
+            } else {
+                hash(&request.prefix)
+            },
             prefill: if has_prefill { Prefill::Due } else { Prefill::Done },
             prefix: Some(prefix),
             region: region.unwrap_or(0),
@@ -171,7 +176,9 @@ impl Pipeline {
         }
         if let Some(sequences) = &mut self.language {
             let offset = self.options.prompt_offset(index);
-            sequences.write_prompt(&self.regions[region.unwrap_or(0)], offset, number, request)?;
+            let region = &self.regions[region.unwrap_or(0)];
+            let tokens = sequences.write_prompt(region, offset, number, request)?;
+            self.groups[index as usize].prefix_hash = hash(tokens);
             // What it shares is of this version.
             self.bind(index);
         }
@@ -281,7 +288,7 @@ impl Pipeline {
     }
 }
 
-/// FNV-1a over the ids of a prompt's pieces: equal prompts have equal hashes, on every machine.
+/// FNV-1a over the tokens of a prompt, or the ids of its pieces: equal prompts have equal hashes, on every machine.
 fn hash(prefix: &[u32]) -> u64 {
     prefix.iter().fold(0xCBF2_9CE4_8422_2325, |hash: u64, &id| {
         id.to_le_bytes()

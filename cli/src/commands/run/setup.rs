@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use doorbell_engine::NO_RANGES;
 use doorbell_host::QueueConfig;
@@ -18,7 +18,7 @@ use doorbell_runtime::pipeline::{
 use doorbell_runtime::reward::{
     AnswerMemory, DigestJudge, Judge, Pool, PoolOptions, Prompts, RangeJudge, RuleJudge, Rules, SlowJudge,
 };
-use doorbell_runtime::trajectory::log::{Log, LogOptions, Sync};
+use doorbell_runtime::trajectory::log::{Log, LogOptions, Run, Sync, runs};
 use doorbell_runtime::trajectory::{RolloutMemory, Spans, WriterHandle, WriterOptions};
 use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 
@@ -110,7 +110,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
         None => Box::new(Discard::new(slots)),
         Some(directory) => {
             let sync = if args.no_sync { Sync::Never } else { Sync::EveryGroup };
-            let (log, recovery) =
+            let (mut log, recovery) =
                 Log::open(directory, LogOptions { sync, ..LogOptions::default() }).map_err(Failure::input)?;
             if let Some(torn) = &recovery.torn {
                 eprintln!(
@@ -122,6 +122,8 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
             for damage in &recovery.damage {
                 eprintln!("{damage}");
             }
+            let run = note_run(args, &mut log, directory, device.name())?;
+            eprintln!("{}: run {run}", directory.display());
             let options = WriterOptions {
                 capacity: (slots as usize).next_power_of_two().max(2),
                 longest: longest as usize,
@@ -183,6 +185,33 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
     };
     let pipeline = Pipeline::new(options, parts).map_err(Failure::input)?;
     Ok(Built { pipeline, metrics, collector, device: name, capacity, publishing, verdict })
+}
+
+/// Notes the run in its log, and says so if it repeats the draws of an earlier one.
+fn note_run(args: &Args, log: &mut Log, directory: &Path, device: &str) -> Result<u32, Failure> {
+    let seed = args.seed.into();
+    let earlier = runs(directory).map_err(Failure::input)?;
+    if let Some(same) = earlier.iter().rev().find(|run| run.seed == seed) {
+        eprintln!(
+            "{}: run {} had the seed {seed} too: requests that are the same draw the same; give another --seed for other draws",
+            directory.display(),
+            same.run
+        );
+    }
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let run = Run {
+        started_ms: since.as_millis() as u64,
+        seed,
+        doorbell: env!("CARGO_PKG_VERSION").to_owned(),
+        device: device.to_owned(),
+        model: args.model.clone(),
+        arguments: std::env::args_os()
+            .skip(1)
+            .map(|argument| argument.to_string_lossy().into_owned())
+            .collect(),
+        ..Run::default()
+    };
+    Ok(log.begin_run(run).map_err(Failure::input)?.run)
 }
 
 /// Versions that one rollout may see: each gives it a token at least.
