@@ -44,15 +44,20 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let recording = Recording::open(&out, 0)?;
     let Run { outcome, cycles } =
         Run::of(case, workers, None, Some(Wave { path: recording.path().to_owned(), window: None }))?;
-    recording.finish()?;
+    let recorded = recording.finish();
     let (out, name) = (out.display(), title(case));
     match outcome {
         Ok(()) => {
+            recorded?;
             output::print(&format!("{out}: {cycles} cycles of case '{name}'\n"))?;
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
-            eprintln!("error: case '{name}' failed: {error}\n{out} shows it up to the failure");
+            eprintln!("error: case '{name}' failed: {error}");
+            match recorded {
+                Ok(()) => eprintln!("{out} shows it up to the failure"),
+                Err(failure) => eprintln!("error: {failure}"),
+            }
             Ok(ExitCode::from(DIFFERENT))
         }
     }
