@@ -295,7 +295,7 @@ impl Report<'_> {
         match &self.args.store {
             None => format!("trajectories: {}, not stored (--store DIR keeps them)", stored.trajectories),
             Some(directory) => format!(
-                "trajectories: {} with {} tokens stored in {}, in {} groups",
+                "trajectories: {} with {} tokens stored in {}, in {} writes",
                 stored.trajectories,
                 stored.tokens,
                 directory.display(),
