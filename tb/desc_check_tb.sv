@@ -249,18 +249,18 @@ module desc_check_run #(
       pair = below(Queues);
       slot_queue <= pair;
       look_at(pair);
-      drawn = random_slot(slot_index + 1);
-      slot_data <= drawn;
-      version   <= (drawn[7:0] != OP_DECODE && drawn[7:0] != OP_PREFILL) || chance(6) ? 3'd0
+      drawn_slot = random_slot(slot_index + 1);
+      slot_data <= drawn_slot;
+      version   <= (drawn_slot[7:0] != OP_DECODE && drawn_slot[7:0] != OP_PREFILL) || chance(6) ? 3'd0
                  : chance(10) ? {2'b10, 1'(rnd())} : {2'b11, 1'(rnd())};
-      version_engine    <= Engines > 1 && (chance(90) ? drawn[HW_DESC_MODEL_ID_LSB +: 16] == 16'd1 : chance(50));
+      version_engine    <= Engines > 1 && (chance(90) ? drawn_slot[HW_DESC_MODEL_ID_LSB +: 16] == 16'd1 : chance(50));
       version_positions <= Engines < 2 ? 32'd0 : chance(60) ? between(300, 2000) : chance(30) ? rnd()
-                         : drawn[HW_DESC_SEQ_LEN_LSB +: 32] - below(2)
-                           + (drawn[7:0] == OP_DECODE ? drawn[HW_DESC_MAX_TOKENS_LSB +: 32] : 32'd0);
+                         : drawn_slot[HW_DESC_SEQ_LEN_LSB +: 32] - below(2)
+                           + (drawn_slot[7:0] == OP_DECODE ? drawn_slot[HW_DESC_MAX_TOKENS_LSB +: 32] : 32'd0);
     end
   end
   int   pair;
-  logic [511:0] drawn;
+  logic [511:0] drawn_slot;
   logic due, inside_now;
 
   initial begin
