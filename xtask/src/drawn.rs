@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -27,12 +27,13 @@ pub fn long(root: &Path, first: u32, only_rust: bool) -> Result<()> {
 /// The tests of proptest, package by package and seed by seed.
 fn rust(root: &Path, first: u32) -> Result<()> {
     let mut failed = Vec::new();
-    for (package, names) in drawn_tests(root)? {
+    for (package, Drawn { targets, names }) in drawn_tests(root)? {
         let mut lost = 0;
         for seed in (0..LONG).map(|k| first.wrapping_add(k)) {
             let manifest = root.join(&package).join("Cargo.toml");
-            let mut command = shell::cargo(root, &["test", "--quiet", "--release", "--tests"]);
+            let mut command = shell::cargo(root, &["test", "--quiet", "--release"]);
             command
+                .args(&targets)
                 .arg("--manifest-path")
                 .arg(manifest)
                 .arg("--")
@@ -53,36 +54,65 @@ fn rust(root: &Path, first: u32) -> Result<()> {
     Ok(())
 }
 
-/// Names of the tests of proptest, by the folder of their package.
-fn drawn_tests(root: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
+/// The tests of proptest in a package.
+#[derive(Debug, Default)]
+struct Drawn {
+    /// Arguments of cargo that name the programs in which they are. Other programs of the package may have a runner of their own, which
+    /// takes no list of names.
+    targets: BTreeSet<String>,
+    names: BTreeSet<String>,
+}
+
+/// The tests of proptest, by the folder of their package.
+fn drawn_tests(root: &Path) -> Result<BTreeMap<String, Drawn>> {
     let mut found = BTreeMap::new();
-    for entry in fs::read_dir(root).with_context(|| format!("cannot list {}", root.display()))? {
-        let folder = entry?.path();
-        if !folder.join("Cargo.toml").exists() {
+    for entry in list(root)? {
+        if !entry.join("Cargo.toml").exists() {
             continue;
         }
-        let mut names = BTreeSet::new();
-        for room in ["src", "tests"].map(|room| folder.join(room)).iter().filter(|room| room.exists()) {
-            collect(room, &mut names)?;
+        let mut drawn = Drawn::default();
+        let mut add = |path: &Path, target: String| -> Result<()> {
+            let mut names = BTreeSet::new();
+            collect(path, &mut names)?;
+            if !names.is_empty() {
+                drawn.targets.insert(target);
+                drawn.names.append(&mut names);
+            }
+            Ok(())
+        };
+        if entry.join("src").exists() {
+            add(&entry.join("src"), "--lib".to_owned())?;
         }
-        if let (false, Some(name)) = (names.is_empty(), folder.file_name()) {
-            found.insert(name.to_string_lossy().into_owned(), names);
+        if entry.join("tests").exists() {
+            for program in list(&entry.join("tests"))? {
+                // tests/NAME.rs or tests/NAME/main.rs
+                let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                add(&program, format!("--test={name}"))?;
+            }
+        }
+        if let (false, Some(name)) = (drawn.names.is_empty(), entry.file_name()) {
+            found.insert(name.to_string_lossy().into_owned(), drawn);
         }
     }
     ensure!(!found.is_empty(), "no package of {} has random tests", root.display());
     Ok(found)
 }
 
-fn collect(folder: &Path, names: &mut BTreeSet<String>) -> Result<()> {
-    for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
-        let path = entry?.path();
-        if path.is_dir() {
+/// What lies in a folder.
+fn list(folder: &Path) -> Result<Vec<PathBuf>> {
+    let told = || format!("cannot list {}", folder.display());
+    fs::read_dir(folder).with_context(told)?.map(|entry| Ok(entry?.path())).collect()
+}
+
+/// Takes in the names of the tests in a source, or in all sources of a folder.
+fn collect(path: &Path, names: &mut BTreeSet<String>) -> Result<()> {
+    if path.is_dir() {
+        for path in list(path)? {
             collect(&path, names)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text =
-                fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            names.extend(of_source(&text));
         }
+    } else if path.extension().is_some_and(|extension| extension == "rs") {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        names.extend(of_source(&text));
     }
     Ok(())
 }
@@ -115,6 +145,12 @@ mod tests {
         assert_eq!(of_source(text), ["one"]);
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let all = drawn_tests(root).unwrap();
-        assert!(all["lm"].len() > 5 && all.contains_key("runtime"), "{all:?}");
+        assert!(all["lm"].names.len() > 5 && all.contains_key("runtime"), "{all:?}");
+        // Its `conformance` has a runner that takes one name.
+        let targets = &all["verify"].targets;
+        assert!(
+            targets.contains("--test=properties") && !targets.contains("--test=conformance"),
+            "{targets:?}"
+        );
     }
 }

@@ -26,6 +26,11 @@ impl Start {
         Start { seed: Some(seed), fresh: false }
     }
 
+    /// Whether one was asked for.
+    pub fn is_given(&self) -> bool {
+        self.fresh || self.seed.is_some()
+    }
+
     /// The first seed; a fresh one is printed, once.
     pub fn first(&self) -> u32 {
         if self.fresh {

@@ -33,6 +33,10 @@ pub struct Options {
 /// # Errors
 /// When something cannot be installed or a test fails.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
+    ensure!(
+        options.long || !options.start.is_given(),
+        "`test` draws from committed seeds: --seed and --fresh go with --long, as in `cargo xtask test --long --fresh`"
+    );
     setup::run(root, TOOLS)?;
     if options.long {
         return drawn::long(root, options.start.first(), options.rust);
@@ -142,6 +146,13 @@ pub fn ci(root: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_seed_without_the_long_draw_is_refused() {
+        let options = Options { start: Start::at(7), ..Options::default() };
+        let error = run(Path::new("nowhere"), &options).unwrap_err().to_string();
+        assert!(error.contains("--long"), "{error}");
+    }
 
     #[test]
     fn a_program_of_tests_is_known_by_cargos_line() {
