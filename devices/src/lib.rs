@@ -339,6 +339,14 @@ fn divide<D: Pages + 'static>(
     rewards: bool,
 ) -> Result<(Vec<QueuePort<D>>, QueueConfig), DeviceError> {
     let row = row(rewards);
+    let (queues, functions) = (settings.queues, settings.functions);
+    if queue.model_bytes > 0 && !rewards && functions < queues {
+        let expected = format!(
+            "as many as queues, {queues}, for a language model: MODEL region and arenas belong to a function, and each queue pair \
+             here has its own"
+        );
+        return Err(DeviceError::Config { field: "functions", value: functions.into(), expected });
+    }
     let ports = Ports::divide(
         device,
         &Division {

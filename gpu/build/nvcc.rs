@@ -18,6 +18,8 @@ pub const ARCHITECTURES: [&str; 3] = ["80", "90a", "100"];
 const SOURCES: [&str; 3] = ["cu", "cuh", "h"];
 const CODE: &str = "doorbell.cubin";
 const REPORT: &str = "ptxas.txt";
+/// As nvcc names what it hands to ptxas.
+const PTX: &str = "doorbell.ptx";
 /// Architecture of the PTX: every GPU from this one on takes it.
 pub const PTX_ARCHITECTURE: &str = "80";
 /// The language, as nvcc and NVRTC take it.
@@ -195,14 +197,17 @@ impl Nvcc {
 
     fn compile(&self, root: &Path, cache: &Cache, architecture: &'static str) -> Result<MachineCode, String> {
         let mut command = self.command(root);
-        command.args(["-cubin", "-Xptxas=-v", &format!("-arch=sm_{architecture}"), KERNELS]);
+        command.args(["-cubin", "-keep", "-Xptxas=-v", &format!("-arch=sm_{architecture}"), KERNELS]);
         let name = format!("sm_{architecture}");
         let directory = cache.get(&name, &self.key(root, &command)?, |directory| {
+            command.arg("-keep-dir").arg(directory);
             let report = said(command.arg("-o").arg(directory.join(CODE)))?;
             fs::write(directory.join(REPORT), report)
-                .map_err(|error| format!("cannot write {}: {error}", directory.display()))
+                .map_err(|error| format!("cannot write {}: {error}", directory.display()))?;
+            tidy(directory)
         })?;
-        Ok(MachineCode { architecture, code: directory.join(CODE), report: directory.join(REPORT) })
+        let [code, report, ptx] = [CODE, REPORT, PTX].map(|file| directory.join(file));
+        Ok(MachineCode { architecture, code, report, ptx })
     }
 
     /// All that the output of a call of [`Nvcc::command`] depends on.
@@ -252,6 +257,18 @@ pub struct MachineCode {
     pub code: PathBuf,
     /// What the compiler said: its warnings, and of each function what ptxas gave it.
     pub report: PathBuf,
+    /// What ptxas made the machine code of.
+    pub ptx: PathBuf,
+}
+
+/// Removes the files of a compilation in between, but for the PTX: the preprocessed source alone is megabytes.
+fn tidy(directory: &Path) -> Result<(), String> {
+    for file in children(directory, "") {
+        if ![CODE, REPORT, PTX].iter().any(|kept| file.ends_with(kept)) {
+            fs::remove_file(&file).map_err(|error| format!("cannot remove {}: {error}", file.display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// The number in `Cuda compilation tools, release 12.4, V12.4.131`.

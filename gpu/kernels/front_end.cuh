@@ -612,15 +612,18 @@ __device__ __forceinline__ void resign(Function& function, uint32_t lane) {
   if (lane == 0) order::store_release_gpu(&function.publisher, 0);
 }
 
-// R19: whether what is at a worker names the version in slot `target`.
+// R19: whether what is at a worker names the version in slot `target`. If not, what workers have read of the slot comes before
+// what the caller, or who acquires from it, writes there.
 __device__ __noinline__ bool is_in_use(const FrontEnd& f, uint32_t target, uint32_t lane) {
   bool busy = false;
 #pragma unroll 1
   for (uint32_t k = lane; k < kPlaces; k += kWarp) {
-    const uint32_t bound = order::load_relaxed_block(&f.bound[k]);
+    const uint32_t bound = order::load_acquire_block(&f.bound[k]);
     busy = busy || ((bound & binding::kVersioned) != 0 && (bound & binding::kSecond) / binding::kSecond == target);
   }
-  return __any_sync(kEveryLane, busy);
+  const bool is = __any_sync(kEveryLane, busy);
+  __syncwarp();
+  return is;
 }
 
 // Stores a front end's copy of the slots. One lane calls it.
@@ -654,14 +657,15 @@ __device__ __noinline__ void adopt(FrontEnd& f, Place* places, const uint4& slot
   __syncwarp();
 }
 
-// Asks the other front ends of the function, and waits until each has answered or has no session any more: the control warps
-// answer, which wait for nobody. Whether one says that the slot is in use. The caller is the publisher.
+// Asks the other front ends of the function, and waits until each has answered or its session is over: the control warps answer,
+// which wait for nobody, and a session that ends waits for its rollouts, which end at their next step. Whether one says that the
+// slot is in use. The caller is the publisher.
 __device__ __forceinline__ bool ask(DeviceState& state, Function& function, uint32_t queue, uint32_t phase, uint32_t lane) {
   const uint32_t number = (order::load_relaxed_gpu(&function.asked) >> request::kNumber) + 1;
   const uint32_t wanted = __shfl_sync(kEveryLane, request::word(number, queue, phase), 0);
   if (lane == 0) order::store_release_gpu(&function.asked, wanted);
   for (uint32_t spins = 0;;) {
-    const uint32_t members = order::load_relaxed_gpu(&function.members);
+    const uint32_t members = order::load_acquire_gpu(&function.members);
     uint32_t answer = wanted;
     if (lane < kMaxQueues && lane != queue && (members >> lane & 1) != 0)
       answer = order::load_acquire_gpu(&state.answers[lane * 32]);
@@ -760,8 +764,9 @@ __device__ __noinline__ uint32_t publish_policy(FrontEnd& f, DeviceState& state,
                       w0 == (model_id << 16 | version) && length == (of_language ? sizeof(doorbell_hw_image) : 0);
   language::Publication& publication = f.publication;
   const bool fits = agrees && (!of_language || publication.read(header + 64, f.config, f.language, lane));
-  // Who joins waits for the publisher, so nobody comes after this.
-  const uint32_t members = __shfl_sync(kEveryLane, order::load_relaxed_gpu(&function.members), 0);
+  // Who joins waits for the publisher, so nobody comes after this. And behind this acquire the rollouts of who has left are over.
+  const uint32_t members = __shfl_sync(kEveryLane, order::load_acquire_gpu(&function.members), 0);
+  __syncwarp();
   const bool alone = (members & ~(1u << queue)) == 0 || DOORBELL_FAULT(PublishesAlone);
   if (!alone) {
     if (lane == 0) {
@@ -1706,6 +1711,12 @@ __device__ __noinline__ void hear_of_events(FrontEnd& f, const doorbell_mailbox&
   order::store_release_block(&f.events.faults, host.w);
 }
 
+// The session is over: a publisher waits no more for this front end. One lane calls it, behind the barrier at the session's end:
+// until then a block may still read the weights of the version in any slot.
+__device__ __forceinline__ void leave(const FrontEnd& f, DeviceState& state, uint32_t queue) {
+  order::clear_bits_release_gpu(&state.functions[f.config.function].members, 1u << queue);
+}
+
 // Listens to the host until it wants another session, or none.
 __device__ __noinline__ void control_role(FrontEnd& f, const Launch& launch, uint32_t queue, uint32_t session,
                                           uint32_t lane) {
@@ -1765,8 +1776,7 @@ __device__ __noinline__ void control_role(FrontEnd& f, const Launch& launch, uin
     order::store_relaxed_gpu(&launch.state->abandon[queue * 32], session);
     f.heartbeat = heartbeat;
     order::store_release_block(&f.stopping, 1);
-    // A publisher waits no more for this front end.
-    order::clear_bits_gpu(&launch.state->functions[f.config.function].members, 1u << queue);
+    if (DOORBELL_FAULT(LeavesFunction)) leave(f, *launch.state, queue);
   }
   __syncwarp();
 }
@@ -1870,6 +1880,7 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       }
       // R12: behind this barrier, and the fence of the acknowledgement, nothing of the session writes memory.
       __syncthreads();
+      if (threadIdx.x == kControlWarp * kWarp) leave(f, *launch.state, queue);
       if (warp == kControlWarp) publish(f, launch, queue, clock64() - f.started, f.heartbeat, lane);
     } else {
       if (threadIdx.x == kControlWarp * kWarp) {

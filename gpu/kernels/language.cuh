@@ -80,6 +80,7 @@ class Block : Frame<Team> {
 
   __device__ __forceinline__ void prepare(const char* image) {
     Team::sync();
+    stream::subscribe();
     const Shape shape = Shape::read(image);
     const uint32_t behind = first_entry(shape, shape.layers);
     const auto entry = [&](uint32_t index) { return *reinterpret_cast<const Entry*>(entry_at(image, index)); };

@@ -117,10 +117,14 @@ struct Publication {
 
   // Takes the image into device memory, for blocks that come to it behind a release of this warp's.
   __device__ __noinline__ void load(char* to, LoadedModel& loaded, uint32_t lane) const {
+    if (lane == 0) stream::begins_to_load(to, length);
+    __syncwarp();
     bring<kWarp>(to, from, length, lane);
     __syncwarp();
     settle(to, lane);
     if (lane == 0) loaded = model;
+    // Each lane's own writes: copies of stretches do not go through the generic proxy.
+    stream::publish();
     __syncwarp();
   }
 

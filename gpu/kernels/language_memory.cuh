@@ -24,6 +24,25 @@ __device__ __forceinline__ void copy(void* to, const char* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(address), "l"(from) : "memory");
 }
 
+// Orders accesses of the generic proxy, loads and stores, and those of the async proxy, by which stretches are copied. A release and
+// an acquire order those of one proxy only: where a model has been written by stores and is read by copies of stretches, a proxy fence has to
+// stand between (PTX ISA, "Memory Consistency Model", proxy-preserved base causality order).
+__device__ __forceinline__ void order_proxies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
+// Each thread that has written weights calls it before the release with which it hands them on.
+__device__ __forceinline__ void publish() { order_proxies(); }
+// Each thread that is to copy stretches calls it behind the acquire with which it came to them.
+__device__ __forceinline__ void subscribe() { order_proxies(); }
+
+// What the build for the CPU checks: that no image is loaded over one that a team reads, and that it lies in its place.
+__device__ __forceinline__ void begins_to_read(const char*) {}
+__device__ __forceinline__ void ends_reading(const char*) {}
+__device__ __forceinline__ void begins_to_load(const char*, uint64_t) {}
+__device__ __forceinline__ void lies(const char*, uint64_t) {}
+
 // Whether the GPU copies whole stretches of memory at one instruction.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 constexpr bool kCopiesStretches = true;

@@ -120,7 +120,10 @@ struct Matrix {
   int32_t exponent;
 
   static __device__ __forceinline__ Matrix of(const char* image, const Entry& entry) {
-    return Matrix{image + entry.offset, entry.rows, (entry.columns + kLine - 1) / kLine, entry.exponent};
+    const Matrix matrix{image + entry.offset, entry.rows, (entry.columns + kLine - 1) / kLine, entry.exponent};
+    // With the scales of its rows.
+    stream::lies(matrix.weights, static_cast<uint64_t>(matrix.rows) * (matrix.stride() + 2));
+    return matrix;
   }
   __device__ __forceinline__ uint32_t stride() const { return lines * kLine; }
   __device__ __forceinline__ const char* row(uint32_t row) const { return weights + static_cast<uint64_t>(row) * stride(); }

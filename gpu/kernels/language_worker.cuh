@@ -276,6 +276,7 @@ class Worker {
     Team::sync();
     bool goes_on = job.begins;
     const char* const image = language.model(session.function, at.slot);
+    if (Team::thread() == 0) stream::begins_to_read(image);
     const Shape shape = Shape::read(image);
     if (goes_on) {
       goes_on = gather(shape);
@@ -321,6 +322,9 @@ class Worker {
     // What every thread has written comes before the news of the end.
     Team::sync();
     if (Team::thread() != 0) return;
+    // As if its last step took long.
+    for (uint32_t k = 0; abandoned && k < 8; k++) DOORBELL_WINDOW(LeavesFunction);
+    stream::ends_reading(image);
     WorkerCounters& counters = state.counters[queue];
     order::count_gpu(&counters.busy, clock64() - start_clock);
     order::count_gpu(&counters.wait, static_cast<uint64_t>(place.wait_states) * (course.produced - before));

@@ -149,9 +149,9 @@ __device__ __forceinline__ uint32_t compare_swap_acquire_gpu(uint32_t* to, uint3
   return old;
 }
 
-// Clears bits that others change too; orders nothing.
-__device__ __forceinline__ void clear_bits_gpu(uint32_t* to, uint32_t bits) {
-  asm volatile("red.and.relaxed.gpu.global.b32 [%0], %1;" :: "l"(to), "r"(~bits) : "memory");
+// Clears bits that others change too.
+__device__ __forceinline__ void clear_bits_release_gpu(uint32_t* to, uint32_t bits) {
+  asm volatile("red.and.release.gpu.global.b32 [%0], %1;" :: "l"(to), "r"(~bits) : "memory");
 }
 
 // Sets bits that others set too; orders nothing.

@@ -18,10 +18,10 @@ mod versions;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{Counter, DescFlags, Status};
+use doorbell_contract::{Counter, DescFlags, ErrorCode, HwCompletion, PolicyMode, Register, Status};
 use doorbell_gpu::{GpuDevice, GpuOptions, LanguageMemory};
 use doorbell_gpu_cpu::{CpuKernel, Options};
-use doorbell_host::{Device as _, Platform};
+use doorbell_host::{Device as _, Division, Driver, Platform, Ports, QueueConfig};
 
 /// What is tested.
 type Device = GpuDevice;
@@ -57,7 +57,7 @@ fn fault() -> Option<&'static str> {
 }
 
 /// Mistakes planted in engine 1, and a test that has to notice each.
-const FAULTS: [(&str, &str); 17] = [
+const FAULTS: [(&str, &str); 18] = [
     ("ChangesTable", "rollouts::r06_"),
     ("DropsBin", "rollouts::r06_"),
     ("DropsLowestBin", "extremes::r06_the_third_bin"),
@@ -75,6 +75,7 @@ const FAULTS: [(&str, &str); 17] = [
     ("SwapsStreams", "gemma::r06_"),
     ("AddsToFirst", "gemma::r06_"),
     ("SwitchesInStep", "gemma::r25_"),
+    ("LeavesFunction", "r19_no_model_is_loaded_over_one"),
 ];
 
 /// Each in a process of its own, as what it breaks may not end.
@@ -189,6 +190,37 @@ fn what_waits_for_its_turn_is_stopped() {
         assert!(is_gpu() || host::ended(&end) == Status::Stopped);
         host.check(sequence, desc, &end);
     }
+}
+
+/// R12, R19: a rollout reads the weights of its version to the end of its session, which comes some time after the host asks for it. Only
+/// then may another queue pair of the function load the slot, here with a model of another shape.
+#[test]
+fn r19_no_model_is_loaded_over_one_that_a_session_at_its_end_reads() {
+    let bytes = host::config().shared_bytes().unwrap();
+    let division = Division { queues: 2, functions: 1, bytes, ..Division::default() };
+    let ports = Ports::divide(device(2, 1), &division).unwrap();
+    let mut host = host::Host::over(ports.take(0).unwrap());
+    host.publish(2, &host::model(2), PolicyMode::Wait);
+    let tokens = host.driver.token_regions().remove(0);
+    let mut other = Driver::over(ports.take(1).unwrap(), QueueConfig::default(), tokens).unwrap();
+    let mut sequence = host.sequence(&host::Draws(2).prompt(20), 700, 1.0);
+    host.prefill(&mut sequence);
+    host.driver.submit(&[sequence.decode(600)]).unwrap();
+    pass(&mut ports.device(), 100);
+    // Version 3 takes the slot of version 1.
+    let (policy, _) = host.place(3, &host::gemma(0), PolicyMode::Wait);
+    host.driver.platform_mut().write_register(Register::Control, 0).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut out = [HwCompletion::default()];
+    loop {
+        other.submit(&[policy]).unwrap();
+        while other.poll(&mut out).unwrap() == 0 {}
+        if out[0].error != ErrorCode::PolicyBusy as u8 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the slot is in use for ever");
+    }
+    assert_eq!(out[0].status, Status::Done as u8, "{out:?}");
 }
 
 /// R12: the end of a session takes back what waits for its turn.

@@ -2,6 +2,8 @@
 //!
 //! A register that ptxas spills goes to memory in every turn of a loop that never ends: none may be, of the kernel of engine 0. Engine 1 has
 //! kernels of its own, of many functions that call each other a few times for each token: what is compiled for them may save registers there.
+//!
+//! A kernel that copies weights in bulk, by the async proxy, reads what stores of the generic proxy have written: it has to have a proxy fence.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -86,6 +88,17 @@ fn check(root: &Path, nvcc: &Nvcc) -> Result<()> {
         ensure!(!warns(&report), "nvcc warns, for sm_{architecture}:\n{}", report.trim_end());
         let functions = parse(&report).with_context(|| format!("for sm_{architecture}"))?;
         rows.extend(functions.into_iter().map(|function| (architecture, function)));
+        let ptx =
+            fs::read_to_string(&code.ptx).with_context(|| format!("cannot read {}", code.ptx.display()))?;
+        for kernel in kernels_of(&ptx) {
+            let Proxies { name, copies, fences } = &kernel;
+            println!("sm_{architecture}: {name}: {copies} bulk copies, {fences} proxy fences");
+            ensure!(
+                kernel.is_fenced(),
+                "{name} for sm_{architecture} has {copies} bulk copies from global memory, and no fence.proxy.async.global: \
+                 they may read what was there before a POLICY (stream::order_proxies, gpu/kernels/language_memory.cuh)"
+            );
+        }
     }
     rows.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
     println!("   arch  registers  shared  stack  spill stores  spill loads  function");
@@ -153,6 +166,81 @@ impl Function {
     fn place(&self) -> String {
         if self.name == self.kernel { self.name.clone() } else { format!("{} of {}", self.name, self.kernel) }
     }
+}
+
+/// What a kernel's PTX has of the async proxy, with all functions that it calls.
+#[derive(Debug, PartialEq, Eq)]
+struct Proxies {
+    name: String,
+    /// `cp.async.bulk` from global memory to shared memory.
+    copies: usize,
+    /// Proxy fences that order global memory.
+    fences: usize,
+}
+
+impl Proxies {
+    /// Whether what it copies may have been stored.
+    fn is_fenced(&self) -> bool {
+        self.copies == 0 || self.fences > 0
+    }
+}
+
+/// The kernels in PTX.
+fn kernels_of(ptx: &str) -> Vec<Proxies> {
+    // Declarations come first: of a function's texts the last one has its body.
+    let mut functions: Vec<(&str, bool, &str)> = vec![];
+    let starts: Vec<usize> = [".func ", ".entry "]
+        .iter()
+        .flat_map(|word| ptx.match_indices(word).map(|(at, _)| at))
+        .collect::<std::collections::BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    for (k, &start) in starts.iter().enumerate() {
+        let text = &ptx[start..starts.get(k + 1).copied().unwrap_or(ptx.len())];
+        let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+        // What it returns stands before its name.
+        let rest = rest.trim_start();
+        let rest =
+            if rest.starts_with('(') { rest.split_once(')').map_or("", |(_, rest)| rest) } else { rest };
+        let is_of_name = |c: char| c.is_alphanumeric() || "_$%".contains(c);
+        let name = rest.trim_start().split(|c: char| !is_of_name(c)).next().unwrap_or_default();
+        // What stands behind it names the next function.
+        let body = text.find('{').map_or("", |brace| &text[brace..]);
+        let body = body.split_once("\n}").map_or(body, |(body, _)| body);
+        if !body.is_empty() {
+            functions.push((name, word == ".entry", body));
+        }
+    }
+    let reached = |from: usize| {
+        let (mut seen, mut left) = (vec![from], vec![from]);
+        while let Some(at) = left.pop() {
+            let words: std::collections::HashSet<&str> =
+                functions[at].2.split(|c: char| !(c.is_alphanumeric() || "_$%".contains(c))).collect();
+            for (k, (name, ..)) in functions.iter().enumerate() {
+                if words.contains(name) && !seen.contains(&k) {
+                    seen.push(k);
+                    left.push(k);
+                }
+            }
+        }
+        seen
+    };
+    let count = |body: &str, what: &[&str]| -> usize {
+        let line = |line: &&str| what.iter().any(|what| line.trim_start().starts_with(*what));
+        body.lines().filter(line).count()
+    };
+    let entries = (0..functions.len()).filter(|&k| functions[k].1);
+    entries
+        .map(|k| {
+            let bodies: Vec<&str> = reached(k).into_iter().map(|k| functions[k].2).collect();
+            let all = |what: &[&str]| -> usize { bodies.iter().map(|&body| count(body, what)).sum() };
+            Proxies {
+                name: functions[k].0.to_owned(),
+                copies: all(&["cp.async.bulk.shared"]),
+                fences: all(&["fence.proxy.async.global", "fence.proxy.async;"]),
+            }
+        })
+        .collect()
 }
 
 /// Reads the report of `ptxas -v`.
@@ -252,6 +340,60 @@ ptxas info    : Function properties for _Z6helperPii
             "{REPORT}gpu/kernels/mix.cuh(7): warning #177-D: declared but never referenced\n"
         )));
         assert!(warns("ptxas warning : Stack size cannot be determined\n"));
+    }
+
+    /// Two kernels that call one function, which copies in bulk; of the second one another function has a fence.
+    const PTX: &str = "\
+.version 9.5
+.func  (.param .b32 func_retval0) copies
+(
+\t.param .b64 copies_param_0
+)
+;
+.func  (.param .b32 func_retval0) copies(
+\t.param .b64 copies_param_0
+)
+{
+\tcp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], %r2, [%r3];
+\tcp.async.bulk.prefetch.L2.global [%rd1], %r1;
+\tfence.proxy.async.shared::cta;
+\tret;
+}
+\t// .globl\tbegins
+.func begins(
+)
+{
+\tfence.proxy.async.global;
+}
+.visible .entry bare(
+\t.param .u64 bare_param_0
+)
+{
+\tcall.uni (retval0),
+\tcopies,
+\t(param0);
+}
+\t// .globl\tfenced
+.visible .entry fenced(
+\t.param .u64 fenced_param_0
+)
+{
+\tcall.uni begins, ();
+\tcall.uni (retval0), copies, (param0);
+}
+.visible .entry plain()
+{
+\tret;
+}
+";
+
+    #[test]
+    fn a_kernel_with_bulk_copies_and_no_proxy_fence_is_found() {
+        let kernels = kernels_of(PTX);
+        let kernel = |name: &str, copies, fences| Proxies { name: name.to_owned(), copies, fences };
+        assert_eq!(kernels, [kernel("bare", 1, 0), kernel("fenced", 1, 1), kernel("plain", 0, 0)]);
+        let fenced: Vec<bool> = kernels.iter().map(Proxies::is_fenced).collect();
+        assert_eq!(fenced, [false, true, true]);
     }
 
     #[test]

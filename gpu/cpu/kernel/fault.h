@@ -31,6 +31,7 @@
   fault(TakesLastQuarter)  /* LIFE events take what is left for faults */                                      \
   fault(PublishesAlone)    /* a publish is told to nobody */                                                   \
   fault(OverlooksOthers)   /* a publish asks its own queue pair alone whether the slot is in use */            \
+  fault(LeavesFunction)    /* a session that ends leaves its function while its rollouts still run */          \
   fault(HoldsNobody)       /* what is admitted while somebody publishes is admitted under the old versions */  \
   fault(AbortsLate)        /* an ABORT ends what runs alone */                                                 \
   fault(SharesNothing)     /* one queue pair may fill the work queue */                                        \

@@ -9,15 +9,24 @@
 namespace stream {
 
 inline uint4 load(const char* from) {
-  uint4 value;
-  std::memcpy(&value, from, sizeof value);
+  uint4 value{};
+  if (cpu::is_of_device(from, sizeof value)) std::memcpy(&value, from, sizeof value);
   return value;
 }
 
 inline void prefetch(const char*, uint32_t) {}
 
+inline void begins_to_read(const char* image) { cpu::begins_to_read(image); }
+inline void ends_reading(const char* image) { cpu::ends_reading(image); }
+inline void begins_to_load(const char* to, uint64_t bytes) { cpu::begins_to_load(to, bytes); }
+inline void lies(const char* from, uint64_t bytes) { cpu::is_of_device(from, bytes); }
+inline void publish() {}
+inline void subscribe() {}
+
 // At once: whoever reads `to` before the wait and the barrier finds what no GPU promises.
-inline void copy(void* to, const char* from) { std::memcpy(to, from, 16); }
+inline void copy(void* to, const char* from) {
+  if (cpu::is_of_device(from, 16)) std::memcpy(to, from, 16);
+}
 
 constexpr bool kCopiesStretches = true;
 
@@ -25,7 +34,9 @@ inline void begin_arrivals(uint64_t*) {}
 
 inline void order_stretches() {}
 
-inline void copy_stretch(void* to, const char* from, uint32_t bytes, uint64_t*) { std::memcpy(to, from, bytes); }
+inline void copy_stretch(void* to, const char* from, uint32_t bytes, uint64_t*) {
+  if (cpu::is_of_device(from, bytes)) std::memcpy(to, from, bytes);
+}
 
 // The lane that copies has done so: the others come behind it.
 inline void wait_for_stretch(uint64_t*, uint32_t) { __syncwarp(); }

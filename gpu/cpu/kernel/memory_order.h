@@ -184,11 +184,12 @@ inline uint32_t compare_swap_acquire_gpu(uint32_t* to, uint32_t expected, uint32
   return expected;
 }
 
-inline void clear_bits_gpu(uint32_t* to, uint32_t bits) {
+inline void clear_bits_release_gpu(uint32_t* to, uint32_t bits) {
   cpu::step();
   cpu::progress();
   cpu::settle(to);
-  __atomic_fetch_and(to, ~bits, __ATOMIC_RELAXED);
+  cpu::releases(cpu::Scope::kMachine);
+  __atomic_fetch_and(to, ~bits, __ATOMIC_RELEASE);
 }
 
 inline uint64_t compare_swap_relaxed_gpu(uint64_t* to, uint64_t expected, uint64_t value) {

@@ -22,6 +22,7 @@
 namespace cpu {
 
 thread_local Index thread_index, block_index, block_size, grid_size;
+thread_local Ranges ranges;
 
 namespace {
 
@@ -115,6 +116,8 @@ struct Device {
   Fault fault = Fault::kNone;
   // The kernel's own, and of engine 1 the models, and the keys and values of each block.
   Memory state{nullptr, std::free}, models{nullptr, std::free}, caches{nullptr, std::free};
+  Ranges ranges;
+  std::atomic<uint32_t> readers[2 * 16] = {};  // teams that read the model, by its place
   void* probe = nullptr;  // what its lanes run instead of the kernel, if it is not null
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<std::thread> threads;
@@ -453,6 +456,7 @@ void lane_entry() {
 void run_block(Block& own) {
   block = &own;
   block_index.x = own.index;
+  ranges = own.device.ranges;
   grid_size.x = own.grid;
   block_size.x = static_cast<uint32_t>(own.lanes.size());
   kernel_prepare_block();
@@ -606,6 +610,47 @@ bool is_shared(const void* address, size_t bytes) {
   return false;
 }
 
+// The place of a model, or none.
+static std::atomic<uint32_t>* readers_of(const void* image) {
+  const uint64_t at = reinterpret_cast<uintptr_t>(image) - ranges.models;
+  Device& device = block->device;
+  const uint64_t place = ranges.model_bytes == 0 || at >= ranges.models_bytes ? ~0ull : at / ranges.model_bytes;
+  return device.probe != nullptr || place >= sizeof device.readers / sizeof device.readers[0] ? nullptr : &device.readers[place];
+}
+
+void begins_to_read(const void* image) {
+  if (auto* const readers = readers_of(image)) readers->fetch_add(1);
+}
+
+void ends_reading(const void* image) {
+  if (auto* const readers = readers_of(image)) readers->fetch_sub(1);
+}
+
+void begins_to_load(const void* to, uint64_t bytes) {
+  if (!is_of_device(to, bytes)) return;
+  const auto* const readers = readers_of(to);
+  if (readers == nullptr || readers->load() == 0) return;
+  block->device.complain("R19: block " + std::to_string(block->index) + " loads a model over one that a rollout reads");
+  block->device.dead = true;
+}
+
+bool is_of_another(const void* address, uint64_t bytes) {
+  const uintptr_t at = reinterpret_cast<uintptr_t>(address);
+  const uint64_t in_models = at - ranges.models, in_caches = at - ranges.caches;
+  if (in_models < ranges.models_bytes && bytes <= ranges.model_bytes - in_models % ranges.model_bytes) {
+    ranges.last = at - in_models % ranges.model_bytes;
+    return true;
+  }
+  if (in_caches < ranges.caches_bytes && bytes <= ranges.caches_bytes - in_caches) return true;
+  char text[128];
+  std::snprintf(text, sizeof text, "block %u accesses %llu bytes at %p, which is no model and no cache", block->index,
+                static_cast<unsigned long long>(bytes), address);
+  block->device.complain(text);
+  // Before it follows what it read there.
+  block->device.dead = true;
+  return false;
+}
+
 bool is_weak() { return block->device.options.weak != 0; }
 
 uint64_t load_late(const void* from, uint32_t width) {
@@ -694,6 +739,9 @@ extern "C" Device* doorbell_cpu_start(const doorbell_cpu_options* options) {
   if (!allocate(device->state, sizes.state) || !allocate(device->models, 2 * options->queues * options->model_bytes + 1) ||
       !allocate(device->caches, options->language_blocks * teams * options->cache_bytes + 1))
     return nullptr;
+  device->ranges = cpu::Ranges{reinterpret_cast<uintptr_t>(device->models.get()), reinterpret_cast<uintptr_t>(device->caches.get()),
+                               2 * options->queues * options->model_bytes, options->model_bytes,
+                               options->language_blocks * teams * options->cache_bytes, reinterpret_cast<uintptr_t>(device->models.get())};
   const uint32_t grid = options->queues + options->worker_blocks + options->language_blocks;
   for (uint32_t k = 0; k < grid; k++)
     device->blocks.push_back(std::make_unique<cpu::Block>(*device, k, grid, sizes.block_threads));

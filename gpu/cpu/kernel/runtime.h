@@ -61,6 +61,24 @@ void window(Fault fault);
 // Whether `bytes` at `address` lie in memory that the host shares; else the device fails (R11).
 bool is_shared(const void* address, size_t bytes);
 
+// Of engine 1's device memory: what a block may stream from, those of its device, or everything for a probe.
+struct Ranges {
+  uintptr_t models = 0, caches = 0;
+  uint64_t models_bytes = ~0ull, model_bytes = ~0ull, caches_bytes = 0;
+  uintptr_t last = 0;  // the model that was streamed from last
+};
+extern thread_local Ranges ranges;
+bool is_of_another(const void* address, uint64_t bytes);
+// Whether so many bytes lie within one model, or in a cache; else the device fails.
+inline bool is_of_device(const void* address, uint64_t bytes) {
+  const uint64_t in_model = reinterpret_cast<uintptr_t>(address) - ranges.last;
+  return (in_model < ranges.model_bytes && bytes <= ranges.model_bytes - in_model) || is_of_another(address, bytes);
+}
+// A team reads an image from here on, or has ended, or a front end loads one there: over none that is read.
+void begins_to_read(const void* image);
+void ends_reading(const void* image);
+void begins_to_load(const void* to, uint64_t bytes);
+
 // Weak memory, where it is asked for: a relaxed load may give what the word held when the lane last synchronised, and a
 // relaxed store may become visible behind later ones. Where scopes count, what a lane stored before a __syncwarp its warp
 // knows behind it, the block once a lane of the warp releases to that, and everybody once one of the block releases to all.
