@@ -1,5 +1,5 @@
-//! Compiles the kernels, where there is an nvcc, and embeds what the crate loads: machine code, PTX, and the source for
-//! NVRTC. What nvcc makes is kept by content, in a folder that all builds of the target directory and `cargo xtask gpu-check`
+//! Compiles the kernels, where there is an nvcc, and embeds what the crate loads: machine code and PTX, deflated, and the
+//! source for NVRTC. What nvcc makes is kept by content, in a folder that all builds of the target directory and `cargo xtask gpu-check`
 //! share.
 //!
 //! Environment: `NVCC` (the compiler, default: the first that is found), `DOORBELL_CUDA=off` (use none).
@@ -52,7 +52,7 @@ fn build() -> Result<(), String> {
     let (code, ptx) = match Places::this().find()? {
         Some(nvcc) => {
             println!("cargo::rerun-if-changed={}", nvcc.program.display());
-            (compile(&nvcc, &root, &out)?, r#"Some(include_str!("doorbell.ptx"))"#)
+            (compile(&nvcc, &root, &out)?, r#"Some(include_bytes!("doorbell.ptx.deflated"))"#)
         }
         None => (String::new(), "None"),
     };
@@ -60,7 +60,7 @@ fn build() -> Result<(), String> {
         &out.join("embedded.rs"),
         &format!(
             "pub(super) const MACHINE_CODE: &[(&str, &[u8])] = &[{code}];\n\
-             pub(super) const PTX: Option<&str> = {ptx};\n\
+             pub(super) const PTX: Option<&[u8]> = {ptx};\n\
              pub(super) const SOURCE: &str = include_str!(\"doorbell.cu\");\n\
              pub(super) const ARCHITECTURES: &[&str] = &{ARCHITECTURES:?};\n\
              pub(super) const STANDARD: &str = {STANDARD:?};\n"
@@ -85,11 +85,11 @@ fn compile(nvcc: &Nvcc, root: &Path, out: &Path) -> Result<String, String> {
         (codes.join().expect("a compilation does not panic"), ptx)
     });
     // What the cache keeps may go before this build does.
-    copy(&ptx?.join("doorbell.ptx"), &out.join("doorbell.ptx"))?;
+    deflate(&ptx?.join("doorbell.ptx"), &out.join("doorbell.ptx.deflated"))?;
     let mut items = String::new();
     for code in codes? {
-        let name = format!("sm_{}.cubin", code.architecture);
-        copy(&code.code, &out.join(&name))?;
+        let name = format!("sm_{}.cubin.deflated", code.architecture);
+        deflate(&code.code, &out.join(&name))?;
         let _ = write!(items, "({:?}, include_bytes!({name:?})), ", code.architecture);
     }
     Ok(items)
@@ -162,10 +162,11 @@ fn read(file: &Path) -> Result<String, String> {
     fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    fs::copy(from, to)
-        .map(drop)
-        .map_err(|error| format!("cannot copy {} to {}: {error}", from.display(), to.display()))
+/// Writes what is in `from` to `to` as a zlib stream: a quarter of it.
+fn deflate(from: &Path, to: &Path) -> Result<(), String> {
+    let bytes = fs::read(from).map_err(|error| format!("cannot read {}: {error}", from.display()))?;
+    let deflated = miniz_oxide::deflate::compress_to_vec_zlib(&bytes, 8);
+    fs::write(to, deflated).map_err(|error| format!("cannot write {}: {error}", to.display()))
 }
 
 fn write(file: &Path, text: &str) -> Result<(), String> {

@@ -726,6 +726,8 @@ __device__ __noinline__ void join(FrontEnd& f, DeviceState& state, uint32_t queu
     f.loaded = order::load_relaxed_gpu(&function.loaded);
     f.heard = order::load_relaxed_gpu(&function.asked);
     f.epoch = f.gate = 0;
+    // No request is 0: an answer given in another function is none here, where the same number may come.
+    order::store_relaxed_gpu(&state.answers[queue * 32], 0);
     order::set_bits_gpu(&function.members, 1u << queue);
   }
   resign(function, lane);

@@ -137,9 +137,22 @@ fn compiles_now(architecture: &str) -> String {
 fn built(major: i32, minor: i32) -> impl Iterator<Item = (Origin, Ptx)> {
     let its =
         embedded::MACHINE_CODE.iter().filter(move |(architecture, _)| runs_on(architecture, major, minor));
-    let machine_code = its.map(|(_, image)| (Origin::MachineCode, Ptx::from_binary(image.to_vec())));
-    let ptx = embedded::PTX.map(|text| (Origin::Ptx, Ptx::from_src(text)));
+    let machine_code = its.map(|(_, image)| (Origin::MachineCode, Ptx::from_binary(inflate(image))));
+    // Inflated where it is needed: it is megabytes.
+    let ptx = embedded::PTX.into_iter().map(|text| (Origin::Ptx, Ptx::from_src(text_of(text))));
     machine_code.chain(ptx)
+}
+
+/// What the build has deflated.
+///
+/// # Panics
+/// Where the build wrote something else.
+fn inflate(deflated: &[u8]) -> Vec<u8> {
+    miniz_oxide::inflate::decompress_to_vec_zlib(deflated).expect("the build deflated it")
+}
+
+fn text_of(deflated: &[u8]) -> String {
+    String::from_utf8(inflate(deflated)).expect("PTX is text")
 }
 
 /// Whether machine code for `architecture`, as in `90a`, runs on a GPU of this compute capability: on later ones of its
@@ -244,7 +257,8 @@ mod tests {
     fn machine_code_is_that_of_its_architecture() {
         for (architecture, image) in embedded::MACHINE_CODE {
             assert!(embedded::ARCHITECTURES.contains(architecture), "{architecture}");
-            assert_eq!(image[..4], *b"\x7FELF", "sm_{architecture}");
+            assert_eq!(inflate(image)[..4], *b"\x7FELF", "sm_{architecture}");
+            assert!(3 * image.len() < inflate(image).len(), "sm_{architecture} is deflated");
         }
     }
 
@@ -270,7 +284,7 @@ mod tests {
 
     #[test]
     fn ptx_holds_every_kernel_in_a_version_that_drivers_know() {
-        let Some(ptx) = embedded::PTX else { return };
+        let Some(ptx) = embedded::PTX.map(text_of) else { return };
         let version = ptx.lines().find_map(|line| line.strip_prefix(".version ")).unwrap();
         let (major, _) = version.trim().split_once('.').unwrap();
         assert!(kernels().len() > 1, "{:?}", kernels());

@@ -202,7 +202,9 @@ fn r19_no_model_is_loaded_over_one_that_a_session_at_its_end_reads() {
     let mut host = host::Host::over(ports.take(0).unwrap());
     host.publish(2, &host::model(2), PolicyMode::Wait);
     let tokens = host.driver.token_regions().remove(0);
-    let mut other = Driver::over(ports.take(1).unwrap(), QueueConfig::default(), tokens).unwrap();
+    // As patient as the other: until the session at its end is over nothing of this queue pair moves.
+    let config = QueueConfig { patience: host::config().patience, ..QueueConfig::default() };
+    let mut other = Driver::over(ports.take(1).unwrap(), config, tokens).unwrap();
     let mut sequence = host.sequence(&host::Draws(2).prompt(20), 700, 1.0);
     host.prefill(&mut sequence);
     host.driver.submit(&[sequence.decode(600)]).unwrap();
@@ -210,11 +212,13 @@ fn r19_no_model_is_loaded_over_one_that_a_session_at_its_end_reads() {
     // Version 3 takes the slot of version 1.
     let (policy, _) = host.place(3, &host::gemma(0), PolicyMode::Wait);
     host.driver.platform_mut().write_register(Register::Control, 0).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let mut out = [HwCompletion::default()];
     loop {
         other.submit(&[policy]).unwrap();
-        while other.poll(&mut out).unwrap() == 0 {}
+        while other.poll(&mut out).unwrap() == 0 {
+            assert!(Instant::now() < deadline, "R15: the POLICY has no completion");
+        }
         if out[0].error != ErrorCode::PolicyBusy as u8 {
             break;
         }
