@@ -1,0 +1,75 @@
+//! R12, R19: a POLICY and the end of another queue pair's session, on the kernel's text on the CPU, by a host of its own
+//! (`publish_race.cpp`), which looks at nothing but the kernel's memory. With `DOORBELL_KERNEL_TSAN=1` under ThreadSanitizer.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use rstest::rstest;
+
+/// Hidden values of the model: large enough for a step to last while the other queue pair publishes.
+const WIDTH: &str = "500";
+
+fn is_instrumented() -> bool {
+    std::env::var("DOORBELL_KERNEL_TSAN").is_ok_and(|value| value == "1")
+}
+
+/// The program, compiled once in a run of the tests.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let name = if is_instrumented() { "publish_race_tsan" } else { "publish_race" };
+        let (object, program) = (out.join(format!("{name}_runtime.o")), out.join(name));
+        let compiler = || {
+            let mut command = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
+            command.args(["-std=c++17", "-O2", "-fno-exceptions", "-fno-strict-aliasing", "-w"]);
+            for include in ["gpu/cpu/kernel", "gpu/kernels", "contract"] {
+                command.arg("-I").arg(root.join(include));
+            }
+            if is_instrumented() {
+                command.arg("-DDOORBELL_TSAN");
+            }
+            command
+        };
+        // What switches between lanes tells ThreadSanitizer of it, and is not instrumented.
+        let mut runtime = compiler();
+        run(runtime.arg("-c").arg(root.join("gpu/cpu/kernel/runtime.cpp")).arg("-o").arg(&object));
+        let mut linked = compiler();
+        if is_instrumented() {
+            linked.arg("-fsanitize=thread");
+        }
+        let source = root.join("gpu/tests/publish_race.cpp");
+        run(linked.arg(source).arg(&object).arg("-o").arg(&program).arg("-lpthread"));
+        program
+    })
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
+    output
+}
+
+/// What the other queue pair does when the POLICY comes, and the model that it publishes: of the same shape, of another, with wider
+/// layers, with a directory that points nowhere.
+#[rstest]
+fn r19_a_publish_waits_for_the_rollouts_of_a_session_at_its_end(
+    #[values("disable", "busy", "after")] mode: &str,
+    #[values("same", "other", "wide", "hostile")] model: &str,
+) {
+    for _ in 0..3 {
+        let mut command = Command::new(program());
+        command.args([mode, model, WIDTH]).env("TSAN_OPTIONS", "halt_on_error=1");
+        let output = run(&mut command);
+        let text = String::from_utf8_lossy(&output.stdout);
+        let expected = match mode {
+            // POLICY_BUSY: its rollout runs.
+            "busy" => "POLICY v3: completed, status ff error 0d; B's session is running",
+            _ => "POLICY v3: completed, status 01 error 00; B's session is over (reached)",
+        };
+        assert!(text.contains(expected) && !text.contains("complaint"), "{text}");
+    }
+}
