@@ -1,6 +1,6 @@
 // Two queue pairs of one function on the kernel's text: A publishes while B, of which a rollout runs, ends its session. No model may be
 // loaded over one that B's block still reads (R19). Arguments: what B does (disable, busy, after), what A publishes (same, other, wide,
-// hostile), hidden values of the model that B reads.
+// hostile), layers of the model that B reads.
 #include "kernel.cpp"
 #include <chrono>
 #include <csignal>
