@@ -5,7 +5,7 @@
 //! looks back, each at the keys before it.
 
 mod attend;
-pub mod dot;
+mod dot;
 mod gemma;
 
 use rayon::prelude::*;
@@ -29,7 +29,7 @@ const PART: usize = 1 << 16;
 #[derive(Clone, Copy, Debug)]
 pub struct Runner<'m> {
     model: &'m Model,
-    instructions: Instructions,
+    instructions: dot::Present,
 }
 
 /// An activation with the blocks' shifts applied, as 16-bit multipliers take it: what it is a product with comes to the same.
@@ -67,8 +67,11 @@ impl<'m> Runner<'m> {
     }
 
     /// With these instructions.
+    ///
+    /// # Panics
+    /// If this processor does not have them: [`Instructions::available`].
     pub fn with(model: &'m Model, instructions: Instructions) -> Self {
-        Self { model, instructions }
+        Self { model, instructions: instructions.present() }
     }
 
     /// Runs tokens behind those in `cache`; the residual stream behind the last layer, for each.

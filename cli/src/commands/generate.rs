@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 256)]
     tokens: usize,
     /// How freely tokens are drawn; 0 takes the most likely one each time
-    #[arg(long, value_name = "T", default_value_t = 0.7)]
+    #[arg(long, value_name = "T", default_value_t = 0.7, allow_negative_numbers = true)]
     temperature: f64,
     /// Decides what is drawn
     #[arg(long, default_value_t = 0)]
@@ -269,7 +269,8 @@ impl Given<'_> {
             region.read(self.at + 4 * before as u64, &mut logps)?;
         }
         for (token, logp) in new.iter().zip(logps) {
-            say(&format!("{token} {:.4}\n", f64::from(logp as i32) / 65_536.0))?;
+            // 16 digits after the point say a multiple of 2^-16 exactly.
+            say(&format!("{token} {:.16}\n", f64::from(logp as i32) / 65_536.0))?;
         }
         Ok(())
     }
