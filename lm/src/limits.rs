@@ -45,7 +45,7 @@ pub const TEMPLATE_MEMORY: Limit = Limit {
 };
 /// Seconds that a chat template takes.
 pub const TEMPLATE_SECONDS: Limit =
-    Limit { what: "seconds for a chat template", variable: "DOORBELL_LIMIT_TEMPLATE_SECONDS", usual: 10 };
+    Limit { what: "seconds for a chat template", variable: "DOORBELL_LIMIT_TEMPLATE_SECONDS", usual: 5 };
 
 /// All limits.
 pub const ALL: [Limit; 8] = [

@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 256)]
     tokens: usize,
     /// How freely tokens are drawn; 0 takes the most likely one each time
-    #[arg(long, value_name = "T", default_value_t = 0.7, allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", default_value_t = 0.7)]
     temperature: f64,
     /// Decides what is drawn
     #[arg(long, default_value_t = 0)]
