@@ -18,7 +18,7 @@ mod waveform;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Counts, so that `run --strict` can tell what the hot thread allocates.
 #[cfg(feature = "runtime")]

@@ -107,6 +107,14 @@ fn micro_is_judged_against_what_its_integers_stand_for() {
     "generate --model micro --temperature=-1 hello",
     "error: --temperature is -1; it must be 0, or 0.006 to 1000000"
 )]
+#[case::negative(
+    "generate --model micro --temperature -1 hello",
+    "error: --temperature is -1; it must be 0, or 0.006 to 1000000"
+)]
+#[case::negative_count(
+    "generate --model micro --tokens -1 hello",
+    "error: invalid value '-1' for '--tokens <N>'"
+)]
 #[case::cold(
     "generate --model micro --temperature 0.001 hello",
     "error: --temperature is 0.001; it must be 0, or 0.006 to 1000000"

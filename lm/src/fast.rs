@@ -5,7 +5,7 @@
 //! looks back, each at the keys before it.
 
 mod attend;
-mod dot;
+pub mod dot;
 mod gemma;
 
 use rayon::prelude::*;
@@ -63,7 +63,7 @@ impl Results {
 impl<'m> Runner<'m> {
     /// With the best instructions that this processor has.
     pub fn new(model: &'m Model) -> Self {
-        Self::with(model, Instructions::best())
+        Self { model, instructions: dot::Present::best() }
     }
 
     /// With these instructions.

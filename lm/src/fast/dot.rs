@@ -38,7 +38,7 @@ impl Instructions {
     ///
     /// # Panics
     /// If this processor does not have them.
-    pub(super) fn present(self) -> Present {
+    pub fn present(self) -> Present {
         assert!(
             Self::available().contains(&self),
             "this processor has no {self:?}: give one of Instructions::available()"
@@ -47,14 +47,19 @@ impl Instructions {
     }
 }
 
-/// Instructions that this processor was seen to have: [`Instructions::present`] alone makes one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Present(Instructions);
+/// Instructions that this processor was seen to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Present(Instructions);
 
 impl Present {
+    /// The best that this processor has.
+    pub fn best() -> Self {
+        Self(Instructions::best())
+    }
+
     /// Which they are.
     #[inline]
-    pub(super) fn get(self) -> Instructions {
+    pub fn get(self) -> Instructions {
         self.0
     }
 }
@@ -64,7 +69,7 @@ impl Present {
 /// # Panics
 /// If they differ in length, or have no whole blocks of 32; where integers are checked, if a sum leaves 32 bits.
 #[inline]
-pub(super) fn one(instructions: Present, weights: &[i8], input: &[i16]) -> i32 {
+pub fn one(instructions: Present, weights: &[i8], input: &[i16]) -> i32 {
     let [sum] = many(instructions, weights, [input]);
     sum
 }
@@ -74,7 +79,7 @@ pub(super) fn one(instructions: Present, weights: &[i8], input: &[i16]) -> i32 {
 /// # Panics
 /// As [`one`].
 #[inline]
-pub(super) fn four(instructions: Present, weights: &[i8], inputs: [&[i16]; 4]) -> [i32; 4] {
+pub fn four(instructions: Present, weights: &[i8], inputs: [&[i16]; 4]) -> [i32; 4] {
     many(instructions, weights, inputs)
 }
 
