@@ -100,8 +100,8 @@ pub fn image(model: &str) -> Result<Image, Failure> {
     }
     let (path, kept) = locate(model)?;
     if let Some(kept) = kept.as_ref().filter(|kept| newer(kept, &path)) {
-        // One of another version, or damaged, is made anew.
-        if let Ok(image) = Image::read(kept) {
+        // One of another version, of an importer before this one, or damaged, is made anew.
+        if let Some(image) = Image::read(kept).ok().filter(|image| image.about.special.is_some()) {
             return Ok(image);
         }
     }

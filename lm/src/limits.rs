@@ -43,7 +43,7 @@ pub const TEMPLATE_MEMORY: Limit = Limit {
     variable: "DOORBELL_LIMIT_TEMPLATE_MEMORY",
     usual: 256 << 20,
 };
-/// Seconds that a chat template takes.
+/// Seconds of CPU time that a chat template takes.
 pub const TEMPLATE_SECONDS: Limit =
     Limit { what: "seconds for a chat template", variable: "DOORBELL_LIMIT_TEMPLATE_SECONDS", usual: 5 };
 
@@ -119,6 +119,8 @@ mod tests {
         for (index, limit) in ALL.iter().enumerate() {
             assert!(ALL[..index].iter().all(|other| other.variable != limit.variable), "{limit:?}");
             let told = limit.exceeded(7);
+            let row = format!("| {} | {} | `{}` |\n", limit.what, limit.usual, limit.variable);
+            assert!(include_str!("../../docs/limits.md").contains(&row), "docs/limits.md lacks {row}");
             assert!(told.contains(limit.variable) && told.contains(&format!("7 {}", limit.what)), "{told}");
         }
     }

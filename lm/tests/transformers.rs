@@ -5,8 +5,8 @@
 use std::fs;
 use std::path::Path;
 
-use doorbell_lm::import;
 use doorbell_lm::text::Text;
+use doorbell_lm::{import, import_gguf};
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
 use serde_json::{Value, json};
@@ -69,10 +69,14 @@ fn differences(case: &Value, base: &Value) -> Vec<String> {
         };
         fs::write(directory.path().join(file), text).unwrap();
     }
-    let text = match import(directory.path()) {
-        Ok(imported) => Text::new(&imported.about, vocabulary).unwrap(),
-        Err(error) => return vec![error.to_string()],
-    };
+    match import(directory.path()) {
+        Ok(imported) => compared(&Text::new(&imported.about, vocabulary).unwrap(), case),
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+/// The answers of a case that are others.
+fn compared(text: &Text, case: &Value) -> Vec<String> {
     let mut told = vec![];
     for answer in case["answers"].as_array().unwrap() {
         let says = answer["says"].as_str().unwrap();
@@ -95,6 +99,100 @@ fn differences(case: &Value, base: &Value) -> Vec<String> {
     told
 }
 
+/// A value of GGUF: its type, and its bytes.
+type Held = (u32, Vec<u8>);
+
+fn count(value: u64) -> Held {
+    (4, (value as u32).to_le_bytes().to_vec())
+}
+
+fn string(text: &str) -> Held {
+    let length = (text.len() as u64).to_le_bytes();
+    (8, [&length, text.as_bytes()].concat())
+}
+
+fn array(kind: u32, items: &[Vec<u8>]) -> Held {
+    let head = [&kind.to_le_bytes()[..], &(items.len() as u64).to_le_bytes()].concat();
+    (9, [head, items.concat()].concat())
+}
+
+/// The same model and tokeniser as a GGUF file with this template, if GGUF can say what the case does.
+fn gguf(case: &Value, base: &Value) -> Option<Vec<u8>> {
+    let change = &case["files"]["tokenizer.json"];
+    let config = case["files"]["tokenizer_config.json"].as_object().unwrap();
+    let known = ["tokenizer_class", "bos_token", "eos_token", "chat_template"];
+    let plain = change.as_object().unwrap().keys().all(|key| key == "added_tokens")
+        && change["added_tokens"].as_array().is_none_or(|added| !added.is_empty())
+        && case["files"].as_object().unwrap().len() == 2
+        && config.keys().all(|key| known.contains(&key.as_str()))
+        && config.get("bos_token") == Some(&"<s>".into())
+        && config.get("eos_token") == Some(&"</s>".into());
+    let template = config.get("chat_template")?.as_str().filter(|_| plain)?;
+    let vocabulary = base["model"]["vocab"].as_object().unwrap();
+    let mut tokens = vec![""; vocabulary.len()];
+    for (token, id) in vocabulary {
+        tokens[id.as_u64().unwrap() as usize] = token;
+    }
+    let added = change["added_tokens"].as_array().or(base["added_tokens"].as_array()).unwrap();
+    let kind = |token: &str| match added.iter().find(|added| added["content"] == token) {
+        Some(added) if added["special"] == true => 3u32,
+        Some(_) => 4,
+        None => 1,
+    };
+    let merges = base["model"]["merges"].as_array().unwrap().iter();
+    let merges = merges.map(|merge| format!("{} {}", merge[0].as_str().unwrap(), merge[1].as_str().unwrap()));
+    let keys = [
+        ("general.architecture", string("llama")),
+        ("llama.block_count", count(1)),
+        ("llama.context_length", count(1024)),
+        ("llama.embedding_length", count(32)),
+        ("llama.feed_forward_length", count(32)),
+        ("llama.attention.head_count", count(1)),
+        ("llama.attention.layer_norm_rms_epsilon", (6, 1e-5f32.to_le_bytes().to_vec())),
+        ("tokenizer.ggml.model", string("gpt2")),
+        ("tokenizer.ggml.pre", string("gpt-2")),
+        ("tokenizer.ggml.tokens", array(8, &tokens.iter().map(|token| string(token).1).collect::<Vec<_>>())),
+        (
+            "tokenizer.ggml.token_type",
+            array(5, &tokens.iter().map(|token| kind(token).to_le_bytes().to_vec()).collect::<Vec<_>>()),
+        ),
+        ("tokenizer.ggml.merges", array(8, &merges.map(|merge| string(&merge).1).collect::<Vec<_>>())),
+        ("tokenizer.ggml.bos_token_id", count(0)),
+        ("tokenizer.ggml.eos_token_id", count(1)),
+        ("tokenizer.chat_template", string(template)),
+    ];
+    let square = vec![32u64, 32];
+    let mut tensors = vec![
+        ("token_embd.weight".to_owned(), vec![32, tokens.len() as u64]),
+        ("output_norm.weight".to_owned(), vec![32]),
+    ];
+    for name in ["attn_norm", "ffn_norm"] {
+        tensors.push((format!("blk.0.{name}.weight"), vec![32]));
+    }
+    for name in ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"] {
+        tensors.push((format!("blk.0.{name}.weight"), square.clone()));
+    }
+    let mut bytes = [&b"GGUF"[..], &3u32.to_le_bytes()].concat();
+    bytes.extend((tensors.len() as u64).to_le_bytes());
+    bytes.extend((keys.len() as u64).to_le_bytes());
+    for (key, (kind, held)) in keys {
+        bytes.extend(string(key).1);
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend(held);
+    }
+    let mut offset = 0;
+    for (name, dimensions) in &tensors {
+        bytes.extend(string(name).1);
+        bytes.extend((dimensions.len() as u32).to_le_bytes());
+        bytes.extend(dimensions.iter().flat_map(|dimension| dimension.to_le_bytes()));
+        bytes.extend(0u32.to_le_bytes());
+        bytes.extend(u64::to_le_bytes(offset));
+        offset += 4 * dimensions.iter().product::<u64>();
+    }
+    bytes.resize(bytes.len().next_multiple_of(32) + offset as usize, 0);
+    Some(bytes)
+}
+
 #[test]
 fn files_become_what_transformers_makes_of_them() {
     let cases: Value = serde_json::from_str(include_str!("transformers/cases.json")).unwrap();
@@ -106,4 +204,23 @@ fn files_become_what_transformers_makes_of_them() {
         told.extend(found.into_iter().map(|difference| format!("{}: {difference}", case["name"])));
     }
     assert!(told.is_empty(), "{}", told.join("\n"));
+}
+
+/// A GGUF file that says the same as a directory gives the same tokens.
+#[test]
+fn gguf_files_become_the_same() {
+    let cases: Value = serde_json::from_str(include_str!("transformers/cases.json")).unwrap();
+    let mut told = vec![];
+    let mut files = 0;
+    for case in cases["cases"].as_array().unwrap() {
+        let Some(bytes) = gguf(case, &cases["tokenizer"]) else { continue };
+        files += 1;
+        let imported = import_gguf(&bytes, "file").unwrap();
+        assert_eq!(imported.about.ends, [1]);
+        let text = Text::new(&imported.about, imported.model.shape.vocabulary).unwrap();
+        let found = compared(&text, case);
+        told.extend(found.into_iter().map(|difference| format!("{}: {difference}", case["name"])));
+    }
+    assert!(told.is_empty(), "{}", told.join("\n"));
+    assert!(files > 35, "{files}");
 }
