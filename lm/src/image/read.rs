@@ -153,7 +153,8 @@ pub fn entries(bytes: &[u8]) -> Result<Vec<Entry>, FileError> {
 fn unused(bytes: &[u8], shape: &Shape, entries: &[Entry]) -> Result<(), FileError> {
     let from = if shape.gemma.is_some() { 84 } else { 64 };
     let directory = HEADER + ENTRY * entries.len();
-    let mut gaps = vec![from..HEADER];
+    let mut gaps: Vec<std::ops::Range<usize>> = vec![];
+    gaps.push(from..HEADER);
     let mut end = directory;
     for entry in entries {
         gaps.push(end..entry.offset as usize);

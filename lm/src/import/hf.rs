@@ -131,12 +131,15 @@ fn optional_json(path: &Path) -> Result<Value, FileError> {
     if path.exists() { json(path) } else { Ok(Value::Null) }
 }
 
+/// Files, with their paths.
+type Held = Vec<(PathBuf, Vec<u8>)>;
+
 /// The number of a file by the name of each tensor in it.
 type Named = BTreeMap<String, usize>;
 
 /// model.safetensors; without it, the files that model.safetensors.index.json names, and what it says is in each; without that too, a whole
 /// set of shards.
-fn weights(directory: &Path) -> Result<(Option<Named>, Vec<(PathBuf, Vec<u8>)>), FileError> {
+fn weights(directory: &Path) -> Result<(Option<Named>, Held), FileError> {
     let single = directory.join("model.safetensors");
     let index = directory.join("model.safetensors.index.json");
     let (named, files) = if single.exists() {
@@ -293,6 +296,10 @@ fn chat(directory: &Path, other: &Value) -> Result<String, FileError> {
             let names = list.iter().filter_map(|named| named["name"].as_str()).collect::<Vec<_>>();
             format!("chat_template names {}, and none is \"default\"", names.join(", "))
         }
+        Value::Object(named) => match named.get("default").and_then(Value::as_str) {
+            Some(chat) => return Ok(chat.to_owned()),
+            None => "chat_template names templates, and none is \"default\"".to_owned(),
+        },
         _ => "chat_template is neither a text nor a list of named templates".to_owned(),
     };
     let path = directory.join("tokenizer_config.json");

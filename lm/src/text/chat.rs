@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, context};
+use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
+use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, context};
 
 use super::apart::apart;
 use crate::limits::{TEMPLATE_BYTES, TEMPLATE_DEPTH, TEMPLATE_OUTPUT, TEMPLATE_STEPS};
@@ -57,7 +57,11 @@ fn rendered(
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_fuel(Some(bounds.steps));
     environment.set_recursion_limit(usize::try_from(bounds.depth).unwrap_or(usize::MAX));
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(method);
+    environment.add_test("iterable", |value: &Value| {
+        use ValueKind::{Iterable, Map, Seq, String, Undefined};
+        matches!(value.kind(), Iterable | Map | Seq | String | Undefined)
+    });
     environment.add_function("raise_exception", |text: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, text))
     });
@@ -169,6 +173,94 @@ fn endraw(text: &str) -> Option<usize> {
         let after = inner.strip_prefix("endraw").map(|rest| rest.trim_start().trim_start_matches(['-', '+']));
         after.is_some_and(|rest| rest.starts_with("%}"))
     })
+}
+
+/// Methods of Python's texts that crate `minijinja-contrib` lacks, and those that it has.
+fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    let Some(text) = value.as_str() else {
+        return minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args);
+    };
+    let padded = |before: bool| -> Result<Value, Error> {
+        let (width, fill): (usize, Option<&str>) = from_args(args)?;
+        let fill = fill.unwrap_or(" ").repeat(width.saturating_sub(text.chars().count()));
+        Ok(if before { fill + text } else { text.to_owned() + &fill }.into())
+    };
+    let parts = |at: Option<usize>, by: &str, missing: [&str; 3]| {
+        if by.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidOperation, "empty separator"));
+        }
+        let parts = at.map_or(missing, |at| [&text[..at], by, &text[at + by.len()..]]);
+        Ok(Value::from(Tuple::from(parts.map(Value::from))))
+    };
+    match name {
+        "removeprefix" => {
+            let (prefix,): (&str,) = from_args(args)?;
+            Ok(text.strip_prefix(prefix).unwrap_or(text).into())
+        }
+        "removesuffix" => {
+            let (suffix,): (&str,) = from_args(args)?;
+            Ok(text.strip_suffix(suffix).unwrap_or(text).into())
+        }
+        "partition" => {
+            let (by,): (&str,) = from_args(args)?;
+            parts(text.find(by), by, [text, "", ""])
+        }
+        "rpartition" => {
+            let (by,): (&str,) = from_args(args)?;
+            parts(text.rfind(by), by, ["", "", text])
+        }
+        "rsplit" => {
+            let (by, most): (Option<&str>, Option<i64>) = from_args(args)?;
+            if by == Some("") {
+                return Err(Error::new(ErrorKind::InvalidOperation, "empty separator"));
+            }
+            let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX - 1);
+            let mut parts = vec![];
+            let mut rest = if by.is_some() { text } else { text.trim() };
+            while parts.len() < most {
+                let at = match by {
+                    Some(by) => rest.rfind(by).map(|at| (at, at + by.len())),
+                    None => rest
+                        .char_indices()
+                        .rev()
+                        .find(|(_, letter)| letter.is_whitespace())
+                        .map(|(at, letter)| (at, at + letter.len_utf8())),
+                };
+                let Some((end, from)) = at else { break };
+                parts.push(&rest[from..]);
+                rest = if by.is_some() { &rest[..end] } else { rest[..end].trim_end() };
+            }
+            if by.is_some() || !rest.is_empty() {
+                parts.push(rest);
+            }
+            parts.reverse();
+            Ok(parts.into_iter().map(Value::from).collect())
+        }
+        "index" => {
+            let (part,): (&str,) = from_args(args)?;
+            let missing = || Error::new(ErrorKind::InvalidOperation, "substring not found");
+            let at = text.find(part).ok_or_else(missing)?;
+            Ok(text[..at].chars().count().into())
+        }
+        "zfill" => {
+            let (width,): (usize,) = from_args(args)?;
+            let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+            let sign = &text[..text.len() - digits.len()];
+            let zeros = "0".repeat(width.saturating_sub(text.chars().count()));
+            Ok(format!("{sign}{zeros}{digits}").into())
+        }
+        "ljust" => padded(false),
+        "rjust" => padded(true),
+        "casefold" => Ok(text.to_lowercase().into()),
+        "swapcase" => {
+            let swapped = text.chars().map(|letter| match letter.is_uppercase() {
+                true => letter.to_lowercase().to_string(),
+                false => letter.to_uppercase().to_string(),
+            });
+            Ok(swapped.collect::<String>().into())
+        }
+        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
+    }
 }
 
 fn strftime(seconds: i64, format: &str) -> Result<String, Error> {

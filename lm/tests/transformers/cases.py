@@ -106,6 +106,7 @@ CASES = {
         "special_tokens_map.json": {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}},
     # B06
     "a list of templates": {"config": {"chat_template": [{"name": "tool_use", "template": "T"}, {"name": "default", "template": CHATML}]}},
+    "named templates": {"config": {"chat_template": {"tool_use": "T", "default": CHATML}}},
     "chat_template.jinja": {"chat_template.jinja": LINES},
     "chat_template.jinja and another": {"config": {"chat_template": CHATML}, "chat_template.jinja": LINES},
     "chat_template.jinja and a list": {"config": {"chat_template": [{"name": "default", "template": CHATML}]}, "chat_template.jinja": LINES},
@@ -155,6 +156,28 @@ JINJA = {
     "dicts": "{% set d = dict(a=1, b='c') %}{{ d }}{{ d.a }}{{ d['b'] }}{{ d.keys()|list }}{{ d.values()|list }}{{ 'a' in d }}{{ d|length }}{{ d|items|list }}",
     "conditions": "{{ 'a' if messages|length > 1 else 'b' }}{% if not messages[0].x and true or false %}c{% elif 1 %}d{% endif %}{{ 1 < 2 <= 2 }}{{ nothing or 'o' }}",
     "quotes": "{{ \"it's\" }}{{ 'a\\'b' }}{{ 'tab\\tend' }}{{ 'a' 'b' }}{{ [\"it's\", 'q\"'] }}",
+    "rsplit": "{{ 'a/b/c'.rsplit('/', 1) }}{{ 'a b'.rsplit() }}{{ 'abc'.removeprefix('a') }}{{ 'abc'.removesuffix('c') }}{{ 'abc'.removesuffix('x') }}",
+    "partition": "{{ 'a=b=c'.partition('=') }}{{ 'a=b=c'.rpartition('=') }}{{ 'abc'.partition('=') }}{{ 'abc'.index('c') }}",
+    "no separator": "{{ 'a'.rsplit('') }}",
+    "no separator of a part": "{{ 'a'.partition('') }}",
+    "padding": "{{ '7'.zfill(3) }}{{ 'a'.ljust(3) }}|{{ 'a'.rjust(3, '.') }}|{{ 'aB'.swapcase() }}{{ 'AB'.casefold() }}{{ '-7'.zfill(4) }}",
+    "format": "{{ '%s: %.2f'|format('a', 1.5) }}",
+    "and": "{{ 'a' and 'b' }}{{ '' or 'c' }}{{ 0 and 1 }}{{ not '' }}",
+    "tools of none": "{{ tools is iterable }}{{ tools is defined }}{{ tools is not none and tools|length > 0 }}{% if tools %}x{% endif %}",
+    "iterable": "{{ none is iterable }}{{ nothing is iterable }}{{ 'a' is iterable }}{{ {} is iterable }}{{ 1 is iterable }}{{ true is iterable }}{{ range(2) is iterable }}",
+    "nothing of nothing": "{{ messages[0].nothing.more }}",
+    "default of false": "{{ ''|default('a', true) }}{{ ''|default('b') }}{{ none|default('c') }}",
+    "cycle": "{% for i in range(3) %}{{ loop.cycle('a', 'b') }}{{ loop.revindex }}{% endfor %}{% for i in range(4, 0, -2) %}{{ i }}{% endfor %}",
+    "recursive": "{% for x in [1, [2, [3]]] recursive %}{% if x is iterable %}{{ loop(x) }}{% else %}{{ x }}{% endif %}{% endfor %}",
+    "think": "{% set c = 'a</think>\n\nb' %}{% if '</think>' in c %}{{ c.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') }}|{{ c.split('</think>')[-1].lstrip('\n') }}{% endif %}",
+    "reverse turns": "{% for m in messages[::-1] %}{% set index = (messages|length - 1) - loop.index0 %}{{ index }}{{ m.role }}{% endfor %}",
+    "content in parts": "{% set content = [{'type': 'text', 'text': 'a'}, {'type': 'image'}] %}{% for p in content if p.type == 'text' %}{{ p['text'] }}{% endfor %}{{ content|selectattr('type', 'equalto', 'text')|map(attribute='text')|join }}{{ content is not string }}",
+    "compare": "{{ 1 == 1.0 }}{{ 'a' < 'b' }}{{ [1] == [1] }}{{ {'a': 1} == {'a': 1} }}{{ 1 in [1] }}{{ 'k' in {'k': 1} }}{{ none == none }}{{ true == 1 }}",
+    "sort": "{{ ['b', 'A', 'c']|sort }}{{ [{'n': 2}, {'n': 1}]|sort(attribute='n')|map(attribute='n')|list }}{{ ['a', 'b', 'a']|unique|list }}{{ [1, 2, 3, 4]|batch(2)|list }}{{ [3, 1]|min }}",
+    "group": "{% for role, list in messages|groupby('role') %}{{ role }}{{ list|length }}{% endfor %}{{ [1, 2, 3]|select('odd')|list }}{{ [1, 2]|reject('odd')|list }}",
+    "text filters": "{{ '<a>'|escape }}{{ 'x'|string }}{{ 1.5|int }}{{ '1.5'|float }}{{ -1|abs }}{{ 'ab'|list }}{{ 2.345|round(2) }}",
+    "scopes": "{% set x = 1 %}{% for i in [1] %}{% set x = 2 %}{% endfor %}{{ x }}{% if true %}{% set x = 3 %}{% endif %}{{ x }}{% with x = 4 %}{{ x }}{% endwith %}{{ x }}",
+    "strftime": "{{ strftime_now is defined }}{{ raise_exception is defined }}{{ strftime_now('%Y')|length }}",
     "system in front": "{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}{% set rest = messages[1:] %}{% else %}{% set system = 'You help.' %}{% set rest = messages %}{% endif %}"
                        "{{ bos_token + system }}{% for m in rest %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}{% endif %}[{{ m['role'] }}] {{ m['content'] | trim }}{% endfor %}",
 }
@@ -183,7 +206,7 @@ def case(name, change):
                 messages = [{"role": "user", "content": says}]
                 try:
                     answer["text"] = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-                except (jinja2.exceptions.TemplateError, TypeError) as error:
+                except (jinja2.exceptions.TemplateError, TypeError, ValueError) as error:
                     answer["refused"] = str(error)
                     answers.append(answer)
                     continue
