@@ -502,8 +502,11 @@ proptest! {
     }
 }
 
+/// Which tensors a file takes, by their names.
+type Takes<'t> = &'t dyn Fn(&str) -> bool;
+
 /// The tensors of a directory, in files of these names; a tensor may be in several.
-fn shard(directory: &Path, files: &[(&str, &dyn Fn(&str) -> bool)]) {
+fn shard(directory: &Path, files: &[(&str, Takes<'_>)]) {
     let whole = directory.join("model.safetensors");
     let bytes = fs::read(&whole).unwrap();
     let held = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -575,17 +578,14 @@ fn weights_are_those_of_one_checkpoint() {
     }
     same(&exact, &import(whole.path()).unwrap().model);
 
-    let refused = |files: &[(&str, &dyn Fn(&str) -> bool)]| {
+    let refused = |files: &[(&str, Takes<'_>)]| {
         let directory = written();
         shard(directory.path(), files);
         import(directory.path()).unwrap_err().to_string()
     };
     let all = |_: &str| true;
     for (files, expected) in [
-        (
-            &[(second, &all as &dyn Fn(&str) -> bool)][..],
-            "its shards are not 1 to 2 of 2: model-00002-of-00002",
-        ),
+        (&[(second, &all as Takes<'_>)][..], "its shards are not 1 to 2 of 2: model-00002-of-00002"),
         (&[(first, &all), (second, &norm)], "model.norm.weight is in this file and in "),
         (&[("model-1-of-1.safetensors", &all), ("model-01-of-01.safetensors", &all)], "are the same part"),
         (&[("model-old.safetensors", &all)], "nothing says what model-old.safetensors is a part of"),
