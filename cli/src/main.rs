@@ -18,7 +18,7 @@ mod waveform;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Counts, so that `run --strict` can tell what the hot thread allocates.
 #[cfg(feature = "runtime")]
@@ -112,8 +112,18 @@ enum Command {
     Doctor(commands::doctor::Args),
 }
 
+/// A value may be a negative number, so that the option's own error tells what it takes, and not an error that takes it for an option.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| {
+        let takes = arg.get_action().takes_values();
+        if takes { arg.allow_negative_numbers(true) } else { arg }
+    });
+    command.mut_subcommands(with_negative_numbers)
+}
+
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = Cli::from_arg_matches(&with_negative_numbers(Cli::command()).get_matches());
+    let result = match cli.unwrap_or_else(|error| error.exit()).command {
         Command::Compare(args) => commands::compare::run(*args),
         #[cfg(feature = "runtime")]
         Command::Run(args) => commands::run::run(*args),

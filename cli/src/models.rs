@@ -100,8 +100,8 @@ pub fn image(model: &str) -> Result<Image, Failure> {
     }
     let (path, kept) = locate(model)?;
     if let Some(kept) = kept.as_ref().filter(|kept| newer(kept, &path)) {
-        // One of another version, or damaged, is made anew.
-        if let Ok(image) = Image::read(kept) {
+        // One of another version, of an importer before this one, or damaged, is made anew.
+        if let Some(image) = Image::read(kept).ok().filter(|image| image.about.special.is_some()) {
             return Ok(image);
         }
     }
@@ -165,7 +165,7 @@ pub fn language_of(image: Image) -> Result<Language, Failure> {
 pub fn prompt(text: &Text, context: usize, prompt: &str, raw: bool) -> Result<Vec<u32>, Failure> {
     let tokens = match raw || !text.chats() {
         true => text.encode(prompt),
-        false => text.chat(prompt).and_then(|chat| text.encode(&chat)),
+        false => text.chat(prompt).and_then(|chat| text.encode_chat(&chat)),
     };
     let tokens = tokens.map_err(Failure::input)?;
     match tokens.len() {
@@ -190,6 +190,9 @@ fn imported(path: &Path) -> Result<(float::Model, Image), Failure> {
     let imported = import(path).map_err(file_failed)?;
     let model = quantise(&imported.model)
         .map_err(|error| Failure::input(format!("{}: {error}; give another model", path.display())))?;
+    // What no text can be had with is refused here, and not by the first prompt.
+    Text::new(&imported.about, model.shape.vocabulary)
+        .map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
     Ok((imported.model, Image { model, about: imported.about }))
 }
 

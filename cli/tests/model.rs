@@ -98,6 +98,103 @@ fn micro_is_judged_against_what_its_integers_stand_for() {
     assert_eq!(strict.code, 1, "{}", strict.stdout);
 }
 
+/// Files of a published model: one layer, no weights, 32 tokens.
+fn write_published(directory: &std::path::Path, merges: &str, template: &str) {
+    let mut tensors = vec![
+        ("model.embed_tokens.weight".to_owned(), "[32,32]", 4096),
+        ("model.norm.weight".to_owned(), "[32]", 128),
+    ];
+    for name in ["input_layernorm", "post_attention_layernorm"] {
+        tensors.push((format!("model.layers.0.{name}.weight"), "[32]", 128));
+    }
+    for name in ["q_proj", "k_proj", "v_proj", "o_proj"].map(|name| format!("self_attn.{name}")) {
+        tensors.push((format!("model.layers.0.{name}.weight"), "[32,32]", 4096));
+    }
+    for name in ["gate_proj", "up_proj", "down_proj"] {
+        tensors.push((format!("model.layers.0.mlp.{name}.weight"), "[32,32]", 4096));
+    }
+    let mut end = 0;
+    let entries: Vec<String> = tensors
+        .iter()
+        .map(|(name, shape, bytes)| {
+            let from = end;
+            end += bytes;
+            format!(r#""{name}":{{"dtype":"F32","shape":{shape},"data_offsets":[{from},{end}]}}"#)
+        })
+        .collect();
+    let head = format!("{{{}}}", entries.join(","));
+    let mut bytes = (head.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(head.as_bytes());
+    bytes.resize(bytes.len() + end, 0);
+    fs::write(directory.join("model.safetensors"), bytes).unwrap();
+    let config = r#"{"model_type": "llama", "tie_word_embeddings": true, "hidden_size": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "intermediate_size": 32, "vocab_size": 32, "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-5, "eos_token_id": 0}"#;
+    fs::write(directory.join("config.json"), config).unwrap();
+    let tokenizer = format!(
+        r#"{{"version": "1.0", "added_tokens": [], "model": {{"type": "BPE", "vocab": {{"a": 0, "b": 1, "ab": 2}}, "merges": {merges}}}}}"#
+    );
+    fs::write(directory.join("tokenizer.json"), tokenizer).unwrap();
+    fs::write(directory.join("chat_template.jinja"), template).unwrap();
+}
+
+/// A tokeniser at which its crate panics is refused by the importer, which writes no image.
+#[test]
+fn a_tokeniser_that_cannot_be_used_is_not_imported() {
+    let directory = tempdir().unwrap();
+    let model = directory.path().join("published");
+    fs::create_dir(&model).unwrap();
+    write_published(&model, r#"[["ab", "ab"]]"#, "{{ messages[0].content }}");
+    for command in ["model import published -o out", "generate --model published a", "model info published"] {
+        let run = doorbell(directory.path(), command);
+        assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
+        let expected = r#"error: published: the model's tokeniser cannot be used: its merge of "ab" and "ab" is no token"#;
+        assert!(run.stderr.starts_with(expected) && run.stderr.lines().count() == 1, "{}", run.stderr);
+    }
+    assert!(!directory.path().join("out").exists());
+    write_published(&model, r#"[["a", "b"]]"#, "{{ messages[0].content }}");
+    let run = doorbell(directory.path(), "model import published -o out");
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert_eq!(doorbell(directory.path(), "model info out").code, 0);
+}
+
+/// The limits of chat templates hold, and a variable of theirs that is no number is told.
+#[test]
+fn a_chat_template_cannot_take_the_machine() {
+    let directory = tempdir().unwrap();
+    let model = directory.path().join("published");
+    fs::create_dir(&model).unwrap();
+    let run = |limit: &str, value: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_doorbell"));
+        command.args(["generate", "--model", "published", "--tokens", "0", "a"]).env(limit, value);
+        let run = command.current_dir(directory.path()).output().unwrap();
+        (run.status.code(), String::from_utf8(run.stderr).unwrap())
+    };
+    write_published(
+        &model,
+        "[]",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    );
+    let (code, told) = run("DOORBELL_LIMIT_TEMPLATE_STEPS", "5000");
+    assert_eq!(code, Some(2), "{told}");
+    assert!(
+        told.contains("more than 5000 steps of a chat template; DOORBELL_LIMIT_TEMPLATE_STEPS=N raises"),
+        "{told}"
+    );
+    let (code, told) = run("DOORBELL_LIMIT_TEMPLATE_STEPS", "many");
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("DOORBELL_LIMIT_TEMPLATE_STEPS is \"many\", expected a whole number"), "{told}");
+    let double =
+        "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
+    write_published(&model, "[]", double);
+    let (code, told) = run("DOORBELL_LIMIT_TEMPLATE_MEMORY", "50000000");
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("50000000 bytes of memory") && told.lines().count() == 1, "{told}");
+    let (code, told) = run("DOORBELL_LIMIT_JSON_BYTES", "100");
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("config.json: it takes more than 100 bytes of a JSON file"), "{told}");
+}
+
 #[rstest]
 #[case::unknown(
     "generate --model llama hello",
@@ -106,6 +203,14 @@ fn micro_is_judged_against_what_its_integers_stand_for() {
 #[case::temperature(
     "generate --model micro --temperature=-1 hello",
     "error: --temperature is -1; it must be 0, or 0.006 to 1000000"
+)]
+#[case::negative(
+    "generate --model micro --temperature -1 hello",
+    "error: --temperature is -1; it must be 0, or 0.006 to 1000000"
+)]
+#[case::negative_count(
+    "generate --model micro --tokens -1 hello",
+    "error: invalid value '-1' for '--tokens <N>'"
 )]
 #[case::cold(
     "generate --model micro --temperature 0.001 hello",

@@ -125,6 +125,7 @@ fn image(model: Model) -> Image {
         chat: String::new(),
         ends: vec![],
         begin: None,
+        special: None,
     };
     Image { model, about }
 }

@@ -1,5 +1,7 @@
 //! What surrounds a model's weights.
 
+use std::collections::BTreeMap;
+
 /// What a model is called, how text becomes its tokens, and where sequences end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
@@ -13,6 +15,8 @@ pub struct About {
     pub chat: String,
     /// Tokens behind which nothing follows.
     pub ends: Vec<u32>,
-    /// Token that a sequence begins with, where one does.
+    /// Token that a raw text begins with, where one does and the tokeniser does not put it there itself.
     pub begin: Option<u32>,
+    /// The texts of tokens that a chat template names, as `bos_token`. Images of before do not have them.
+    pub special: Option<BTreeMap<String, String>>,
 }

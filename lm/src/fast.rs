@@ -29,7 +29,7 @@ const PART: usize = 1 << 16;
 #[derive(Clone, Copy, Debug)]
 pub struct Runner<'m> {
     model: &'m Model,
-    instructions: Instructions,
+    instructions: dot::Present,
 }
 
 /// An activation with the blocks' shifts applied, as 16-bit multipliers take it: what it is a product with comes to the same.
@@ -63,12 +63,15 @@ impl Results {
 impl<'m> Runner<'m> {
     /// With the best instructions that this processor has.
     pub fn new(model: &'m Model) -> Self {
-        Self::with(model, Instructions::best())
+        Self { model, instructions: dot::Present::best() }
     }
 
     /// With these instructions.
+    ///
+    /// # Panics
+    /// If this processor does not have them: [`Instructions::available`].
     pub fn with(model: &'m Model, instructions: Instructions) -> Self {
-        Self { model, instructions }
+        Self { model, instructions: instructions.present() }
     }
 
     /// Runs tokens behind those in `cache`; the residual stream behind the last layer, for each.

@@ -1,7 +1,10 @@
 //! What is wrong with a file that a model is read from.
 
 use std::fmt;
+use std::io::Read;
 use std::path::Path;
+
+use crate::limits::Limit;
 
 /// Where something is wrong in a file, what, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,9 +44,27 @@ impl fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
-/// Reads a whole file.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>, FileError> {
-    std::fs::read(path).map_err(|error| {
-        FileError::new(path.display(), format!("cannot be read: {error}"), "give a file that can be read")
-    })
+/// Reads a whole file of at most so many bytes.
+pub(crate) fn read(path: &Path, limit: Limit) -> Result<Vec<u8>, FileError> {
+    let failed = |problem: String, remedy: &str| FileError::new(path.display(), problem, remedy);
+    let most = limit.value().map_err(|problem| FileError::new("", problem, "set it anew, or unset it"))?;
+    let cannot =
+        |error: std::io::Error| failed(format!("cannot be read: {error}"), "give a file that can be read");
+    // Asked before it is opened: a pipe that nobody writes would not open.
+    if !std::fs::metadata(path).map_err(cannot)?.is_file() {
+        return Err(failed("cannot be read: it is no regular file".into(), "give a file that can be read"));
+    }
+    let mut bytes = vec![];
+    let file = std::fs::File::open(path).map_err(cannot)?;
+    let length = file.metadata().map_err(cannot)?.len();
+    if length > most {
+        return Err(failed(limit.exceeded(most), "give a smaller file"));
+    }
+    bytes.reserve_exact(usize::try_from(length).unwrap_or(0));
+    // A file may grow while it is read.
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() as u64 > most {
+        return Err(failed(limit.exceeded(most), "give a smaller file"));
+    }
+    Ok(bytes)
 }

@@ -54,7 +54,8 @@ impl Image {
     /// # Errors
     /// As [`Image::from_bytes`].
     pub fn read(path: &Path) -> Result<Self, FileError> {
-        Self::from_bytes(&file_error::read(path)?).map_err(|error| error.within(path))
+        Self::from_bytes(&file_error::read(path, crate::limits::WEIGHT_BYTES)?)
+            .map_err(|error| error.within(path))
     }
 }
 

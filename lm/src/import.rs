@@ -11,6 +11,7 @@ use std::path::Path;
 use crate::about::About;
 use crate::file_error::{FileError, read};
 use crate::float;
+use crate::limits::WEIGHT_BYTES;
 
 /// A model with the weights that were published, and what surrounds it.
 #[derive(Clone, Debug)]
@@ -29,7 +30,7 @@ pub fn import(path: &Path) -> Result<Imported, FileError> {
     if path.is_dir() {
         return hf::import(path);
     }
-    import_gguf(&read(path)?, &stem(path)).map_err(|error| error.within(path))
+    import_gguf(&read(path, WEIGHT_BYTES)?, &stem(path)).map_err(|error| error.within(path))
 }
 
 /// Reads the bytes of a GGUF file; `name` is the model's if the file does not say.

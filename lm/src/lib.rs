@@ -11,6 +11,7 @@ pub mod image;
 #[cfg(feature = "import")]
 mod import;
 pub mod judge;
+pub mod limits;
 mod micro;
 pub mod number;
 pub mod ops;

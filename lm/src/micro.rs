@@ -254,6 +254,7 @@ fn about() -> About {
         chat: String::new(),
         ends: vec![0],
         begin: None,
+        special: None,
     }
 }
 

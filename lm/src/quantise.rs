@@ -10,6 +10,9 @@ use crate::shape::{Gemma, STREAMS, Shape};
 use crate::tables::Rope;
 use crate::weights::{Gain, GemmaLayer, GemmaParts, KeyValue, Layer, Matrix, Model};
 
+/// Exponents of matrices and gains lie within this, on both sides: shifts beyond it are no reader's.
+pub const LARGEST_EXPONENT: i32 = 100;
+
 /// Why weights cannot be had as integers.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum Unfit {
@@ -30,6 +33,18 @@ pub enum Unfit {
         len: usize,
         /// Columns wanted.
         columns: usize,
+    },
+    /// Values are too large or too small for an exponent that readers accept.
+    #[error(
+        "row {row}: its largest value is {value:e}, which takes the exponent {exponent}; devices take -{LARGEST_EXPONENT} to {LARGEST_EXPONENT}"
+    )]
+    Exponent {
+        /// The row of the largest value.
+        row: usize,
+        /// The largest value, without its sign.
+        value: f64,
+        /// Its exponent.
+        exponent: i32,
     },
     /// A weight is infinite, or none at all.
     #[error("value {index} is {value}, expected a finite number")]
@@ -192,10 +207,19 @@ fn exponent(largest: f64, bits: i32) -> i32 {
     if largest == 0.0 { 0 } else { largest.log2().floor() as i32 + 1 - bits }
 }
 
+/// Refuses an exponent that no reader accepts; `largest` are the largest values of the rows.
+fn within(exponent: i32, largest: impl Iterator<Item = f64>) -> Result<(), Unfit> {
+    if exponent.abs() <= LARGEST_EXPONENT {
+        return Ok(());
+    }
+    let (row, value) = largest.enumerate().fold((0, 0.0), |most, of| if of.1 > most.1 { of } else { most });
+    Err(Unfit::Exponent { row, value, exponent })
+}
+
 /// A matrix of these values, row by row: each row's largest weight becomes 127.
 ///
 /// # Errors
-/// `Shape` for what are no rows of `columns`, `NotFinite`; `Overflow` for a row whose sums could.
+/// `Shape` for what are no rows of `columns`, `NotFinite`, `Exponent`; `Overflow` for a row whose sums could.
 pub fn matrix(values: &[f32], columns: usize) -> Result<Matrix, Unfit> {
     if columns == 0 || !columns.is_multiple_of(BLOCK) || !values.len().is_multiple_of(columns) {
         return Err(Unfit::Shape { len: values.len(), columns });
@@ -205,6 +229,7 @@ pub fn matrix(values: &[f32], columns: usize) -> Result<Matrix, Unfit> {
         |row: &[f32]| row.iter().fold(0f64, |most, &weight| most.max(f64::from(weight).abs())) / 127.0;
     let scales: Vec<f64> = values.chunks_exact(columns).map(scale).collect();
     let exponent = exponent(scales.iter().fold(0.0, |most: f64, &scale| most.max(scale)), 16);
+    within(exponent, scales.iter().map(|scale| scale * 127.0))?;
     let mut matrix = Matrix { columns, weights: Vec::with_capacity(values.len()), rows: vec![], exponent };
     for (row, (values, &scale)) in values.chunks_exact(columns).zip(&scales).enumerate() {
         // What is rounded is the row's scale first: the weights are then the nearest to what they stand for.
@@ -225,11 +250,12 @@ pub fn matrix(values: &[f32], columns: usize) -> Result<Matrix, Unfit> {
 /// The factors of a normalised vector.
 ///
 /// # Errors
-/// `NotFinite`.
+/// `NotFinite`, `Exponent`.
 pub fn gain(values: &[f32]) -> Result<Gain, Unfit> {
     finite(values)?;
     let largest = values.iter().fold(0f64, |most, &value| most.max(f64::from(value).abs()));
     let exponent = exponent(largest, 15);
+    within(exponent, std::iter::once(largest))?;
     let factor =
         |&value: &f32| (f64::from(value) * 2f64.powi(-exponent)).round().clamp(-32_767.0, 32_767.0) as i16;
     Ok(Gain { factors: values.iter().map(factor).collect(), exponent })

@@ -1,12 +1,15 @@
 //! Text to tokens and back, and the prompt of a chat.
 
+mod apart;
+mod chat;
+
 use std::collections::VecDeque;
 
-use minijinja::{Environment, ErrorKind, context};
 use thiserror::Error;
 use tokenizers::Tokenizer;
 
 use crate::about::About;
+use crate::limits;
 
 /// Why text cannot be had.
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -43,22 +46,38 @@ impl Text {
     /// # Errors
     /// If the file's is none.
     pub fn new(about: &About, vocabulary: usize) -> Result<Self, TextError> {
-        let tokenizer = Tokenizer::from_bytes(&about.tokenizer)
+        fitting(&about.tokenizer).map_err(TextError::Tokenizer)?;
+        let mut tokenizer = limits::contained(|| Tokenizer::from_bytes(&about.tokenizer))
+            .map_err(TextError::Tokenizer)?
             .map_err(|error| TextError::Tokenizer(error.to_string()))?;
+        // What a training script cut and padded its batches to is no part of the text.
+        let _ = tokenizer.with_truncation(None);
+        tokenizer.with_padding(None);
         Ok(Self { tokenizer, about: About { tokenizer: String::new(), ..about.clone() }, vocabulary })
     }
 
-    /// The tokens of a text.
+    /// The tokens of a raw text: with what the tokeniser puts before and behind it, as the beginning of a sequence.
     ///
     /// # Errors
     /// If the tokeniser fails, or gives tokens that the model has not.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        let encoding = self
-            .tokenizer
-            .encode_fast(text, false)
+        let begin = self.about.begin.into_iter().collect();
+        self.tokens(text, begin, true)
+    }
+
+    /// The tokens of what [`Text::chat`] rendered, as it stands: the template says where a sequence begins.
+    ///
+    /// # Errors
+    /// As [`Text::encode`].
+    pub fn encode_chat(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        self.tokens(text, vec![], false)
+    }
+
+    fn tokens(&self, text: &str, mut tokens: Vec<u32>, special: bool) -> Result<Vec<u32>, TextError> {
+        let encoding = limits::contained(|| self.tokenizer.encode_fast(text, special))
+            .map_err(TextError::Tokenizer)?
             .map_err(|error| TextError::Tokenizer(error.to_string()))?;
-        let tokens: Vec<u32> =
-            self.about.begin.into_iter().chain(encoding.get_ids().iter().copied()).collect();
+        tokens.extend_from_slice(encoding.get_ids());
         match tokens.iter().find(|&&token| token as usize >= self.vocabulary) {
             Some(&token) => Err(TextError::Beyond { token, vocabulary: self.vocabulary }),
             None => Ok(tokens),
@@ -75,20 +94,13 @@ impl Text {
     /// # Errors
     /// If the template fails.
     pub fn chat(&self, says: &str) -> Result<String, TextError> {
-        let failed = |error: minijinja::Error| TextError::Chat(error.to_string());
-        let mut environment = Environment::new();
-        environment.add_function("raise_exception", |text: String| -> Result<String, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
+        // Images of before name no texts.
+        let special = self.about.special.clone().unwrap_or_else(|| {
+            let ids = [("bos_token", self.about.begin), ("eos_token", self.about.ends.first().copied())];
+            let text = |id: Option<u32>| self.tokenizer.id_to_token(id?);
+            ids.into_iter().filter_map(|(name, id)| Some((name.to_owned(), text(id)?))).collect()
         });
-        environment.add_template("chat", &self.about.chat).map_err(failed)?;
-        let token = |id: Option<u32>| id.and_then(|id| self.tokenizer.id_to_token(id)).unwrap_or_default();
-        let (begin, end) = (token(self.about.begin), token(self.about.ends.first().copied()));
-        let messages = [context! { role => "user", content => says }];
-        let template = environment.get_template("chat").map_err(failed)?;
-        let values = context! {
-            messages, add_generation_prompt => true, bos_token => begin, eos_token => end,
-        };
-        template.render(values).map_err(failed)
+        chat::render(&self.about.chat, says, &special).map_err(TextError::Chat)
     }
 
     /// Whether nothing follows this token.
@@ -106,8 +118,49 @@ impl Text {
     /// # Errors
     /// If the tokeniser fails.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, TextError> {
-        self.tokenizer.decode(tokens, true).map_err(|error| TextError::Tokenizer(error.to_string()))
+        limits::contained(|| self.tokenizer.decode(tokens, true))
+            .map_err(TextError::Tokenizer)?
+            .map_err(|error| TextError::Tokenizer(error.to_string()))
     }
+}
+
+/// Refuses merges at which crate `tokenizers` panics: they have parts of which one is shorter than the prefix that it is to have, or
+/// come to more than any token of the vocabulary.
+fn fitting(tokenizer: &str) -> Result<(), String> {
+    #[derive(serde::Deserialize)]
+    struct File {
+        model: Model,
+    }
+    #[derive(serde::Deserialize)]
+    struct Model {
+        #[serde(default)]
+        continuing_subword_prefix: Option<String>,
+        #[serde(default)]
+        vocab: serde_json::Value,
+        #[serde(default)]
+        merges: Vec<Merge>,
+    }
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Merge {
+        Pair(String, String),
+        Line(String),
+    }
+    // What is of another form, its reader refuses.
+    let Ok(File { model }) = serde_json::from_str::<File>(tokenizer) else { return Ok(()) };
+    let Some(vocabulary) = model.vocab.as_object() else { return Ok(()) };
+    let prefix = model.continuing_subword_prefix.unwrap_or_default();
+    for merge in &model.merges {
+        let (left, right) = match merge {
+            Merge::Pair(left, right) => (left.as_str(), right.as_str()),
+            Merge::Line(line) => line.split_once(' ').unwrap_or((line, "")),
+        };
+        let whole = right.get(prefix.len()..).map(|right| format!("{left}{right}"));
+        if !whole.is_some_and(|whole| vocabulary.contains_key(&whole)) {
+            return Err(format!("its merge of {left:?} and {right:?} is no token of the vocabulary"));
+        }
+    }
+    Ok(())
 }
 
 /// Text of tokens that come one by one.

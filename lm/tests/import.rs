@@ -52,6 +52,11 @@ enum Held<'t> {
     Text(&'t str),
     Texts(&'t [&'t str]),
     Counts(&'t [i32]),
+    Unsigned(&'t [i32]),
+    Bytes(&'t [i32]),
+    Bool(bool),
+    /// Of this type: 0 to 5, 10 or 11.
+    Integer(u32, u64),
 }
 
 fn text(bytes: &mut Vec<u8>, text: &str) {
@@ -86,6 +91,28 @@ fn gguf(keys: &[(&str, Held<'_>)], tensors: &[Tensor]) -> Vec<u8> {
             Held::Texts(texts) => {
                 array(8, texts.len());
                 texts.iter().for_each(|held| text(&mut bytes, held));
+            }
+            Held::Bool(held) => {
+                bytes.extend(7u32.to_le_bytes());
+                bytes.push((*held).into());
+            }
+            Held::Integer(kind, value) => {
+                bytes.extend(kind.to_le_bytes());
+                let length = match kind {
+                    0 | 1 => 1,
+                    2 | 3 => 2,
+                    4 | 5 => 4,
+                    _ => 8,
+                };
+                bytes.extend(&value.to_le_bytes()[..length]);
+            }
+            Held::Unsigned(counts) => {
+                array(4, counts.len());
+                bytes.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
+            }
+            Held::Bytes(counts) => {
+                array(0, counts.len());
+                bytes.extend(counts.iter().map(|&count| count as u8));
             }
             Held::Counts(counts) => {
                 array(5, counts.len());
@@ -473,4 +500,279 @@ proptest! {
         let told = import(directory.path()).map(|imported| quantise(&imported.model).map(drop));
         small(&format!("{told:?}"));
     }
+}
+
+/// Which tensors a file takes, by their names.
+type Takes<'t> = &'t dyn Fn(&str) -> bool;
+
+/// The tensors of a directory, in files of these names; a tensor may be in several.
+fn shard(directory: &Path, files: &[(&str, Takes<'_>)]) {
+    let whole = directory.join("model.safetensors");
+    let bytes = fs::read(&whole).unwrap();
+    let held = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    for (file, takes) in files {
+        let tensors = held.tensors().into_iter().filter(|(name, _)| takes(name));
+        fs::write(directory.join(file), serialize(tensors, None).unwrap()).unwrap();
+    }
+    fs::remove_file(whole).unwrap();
+}
+
+fn norm(name: &str) -> bool {
+    name == "model.norm.weight"
+}
+
+/// Weights come from model.safetensors, else from where the index says, else from one whole set of shards.
+#[test]
+fn weights_are_those_of_one_checkpoint() {
+    let exact = model();
+    let written = || {
+        let directory = tempfile::tempdir().unwrap();
+        write_directory(directory.path(), &config());
+        directory
+    };
+    let rest = |name: &str| !norm(name);
+    let [first, second] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+
+    // A whole set of shards.
+    let directory = written();
+    shard(directory.path(), &[(first, &norm), (second, &rest)]);
+    same(&exact, &import(directory.path()).unwrap().model);
+    // Another set's shard beside it.
+    let left = directory.path().join("model-00001-of-00001.safetensors");
+    fs::copy(directory.path().join(first), &left).unwrap();
+    let told = import(directory.path()).unwrap_err().to_string();
+    assert!(told.contains("its shards are of several sets, and no index names one"), "{told}");
+    // The index says which are meant, and what lies beside those is of no account.
+    let index = directory.path().join("model.safetensors.index.json");
+    let names: Vec<String> = {
+        let bytes = fs::read(directory.path().join(second)).unwrap();
+        safetensors::SafeTensors::deserialize(&bytes)
+            .unwrap()
+            .names()
+            .into_iter()
+            .map(str::to_owned)
+            .collect()
+    };
+    let mut map: serde_json::Map<String, Value> =
+        names.into_iter().map(|name| (name, second.into())).collect();
+    map.insert("model.norm.weight".into(), first.into());
+    fs::write(&index, json!({"weight_map": map}).to_string()).unwrap();
+    same(&exact, &import(directory.path()).unwrap().model);
+    // A tensor that is not where the index says, and one that is in another file too.
+    let mut other = map.clone();
+    other.insert("model.norm.weight".into(), second.into());
+    fs::write(&index, json!({"weight_map": other}).to_string()).unwrap();
+    let told = import(directory.path()).unwrap_err().to_string();
+    assert!(told.contains("there is no model.norm.weight, which the index says is in it"), "{told}");
+    for path in ["../x.safetensors", "/x.safetensors", "", ".."] {
+        let mut other = map.clone();
+        other.insert("model.norm.weight".into(), path.into());
+        fs::write(&index, json!({"weight_map": other}).to_string()).unwrap();
+        let told = import(directory.path()).unwrap_err().to_string();
+        assert!(told.contains("model.norm.weight is in no file of this directory"), "{told}");
+    }
+    // model.safetensors comes before all of these.
+    let whole = written();
+    for file in [first, "model-00001-of-00001.safetensors"] {
+        fs::copy(directory.path().join(first), whole.path().join(file)).unwrap();
+    }
+    same(&exact, &import(whole.path()).unwrap().model);
+
+    let refused = |files: &[(&str, Takes<'_>)]| {
+        let directory = written();
+        shard(directory.path(), files);
+        import(directory.path()).unwrap_err().to_string()
+    };
+    let all = |_: &str| true;
+    for (files, expected) in [
+        (&[(second, &all as Takes<'_>)][..], "its shards are not 1 to 2 of 2: model-00002-of-00002"),
+        (&[(first, &all), (second, &norm)], "model.norm.weight is in this file and in "),
+        (&[("model-1-of-1.safetensors", &all), ("model-01-of-01.safetensors", &all)], "are the same part"),
+        (&[("model-old.safetensors", &all)], "nothing says what model-old.safetensors is a part of"),
+        (&[("weights.safetensors", &all)], "there are no weights in it"),
+    ] {
+        let told = refused(files);
+        assert!(told.contains(expected), "{told}");
+    }
+}
+
+/// Both files say where sequences end, and a token that the model has not is refused.
+#[test]
+fn ends_are_those_of_both_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let ends = |own: Value, generation: Value| {
+        let mut config = config();
+        config["eos_token_id"] = own;
+        write_directory(directory.path(), &config);
+        let text = json!({"eos_token_id": generation}).to_string();
+        fs::write(directory.path().join("generation_config.json"), text).unwrap();
+        import(directory.path()).map(|imported| imported.about.ends).map_err(|error| error.to_string())
+    };
+    assert_eq!(ends(json!(1), json!([1, 21])), Ok(vec![1, 21]));
+    assert_eq!(ends(Value::Null, json!(21)), Ok(vec![21]));
+    assert_eq!(ends(json!([3, 4]), Value::Null), Ok(vec![3, 4]));
+    assert_eq!(ends(json!([3, 4]), json!([5, 4])), Ok(vec![5, 4, 3]));
+    assert_eq!(ends(Value::Null, Value::Null), Ok(vec![]));
+    for (own, generation, file) in [
+        (json!(99_999), Value::Null, "/config.json"),
+        (json!(0), json!([0, 64]), "generation_config.json"),
+        (json!(-1), Value::Null, "/config.json"),
+        (json!("0"), Value::Null, "/config.json"),
+        (json!(1.5), Value::Null, "/config.json"),
+    ] {
+        let told = ends(own, generation).unwrap_err();
+        assert!(told.contains(file) && told.contains("expected tokens below 64"), "{told}");
+    }
+    // Only where neither file says anything is it the tokeniser's.
+    fs::write(directory.path().join("tokenizer_config.json"), r#"{"eos_token": "b"}"#).unwrap();
+    let mut config = config();
+    config["eos_token_id"] = Value::Null;
+    fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
+    fs::remove_file(directory.path().join("generation_config.json")).unwrap();
+    let ends = import(directory.path()).unwrap().about.ends;
+    assert_eq!(ends.len(), 1, "{ends:?}");
+}
+
+/// Scaled rotations change the model, however they are told.
+#[rstest]
+#[case("rope_scaling", json!({"type": "linear", "factor": 2.0}), false)]
+#[case("rope_scaling", json!({"rope_type": "llama3", "factor": 8.0}), false)]
+#[case("rope_scaling", json!({"type": "default"}), true)]
+#[case("rope_scaling", json!({"rope_type": "default"}), true)]
+#[case("rope_parameters", json!({"type": "linear", "factor": 2.0, "rope_theta": 10000.0}), false)]
+#[case("rope_parameters", json!({"rope_type": "yarn", "factor": 2.0, "rope_theta": 10000.0}), false)]
+#[case("rope_parameters", json!({"rope_type": "default", "type": "linear", "rope_theta": 10000.0}), false)]
+#[case("rope_parameters", json!({"factor": 4.0, "rope_theta": 10000.0}), false)]
+#[case("rope_parameters", json!({"rope_type": "default", "partial_rotary_factor": 0.5}), false)]
+#[case("rope_parameters", json!({"rope_type": 3}), false)]
+#[case("rope_parameters", json!("linear"), false)]
+#[case("rope_parameters", json!({"rope_type": "default", "rope_theta": 10000.0}), true)]
+#[case("rope_parameters", json!({"type": "default", "rope_theta": 10000.0}), true)]
+#[case("partial_rotary_factor", json!(0.5), false)]
+#[case("partial_rotary_factor", json!(1.0), true)]
+fn scaled_rotations_are_refused(#[case] key: &str, #[case] value: Value, #[case] taken: bool) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config();
+    config[key] = value;
+    write_directory(directory.path(), &config);
+    match import(directory.path()) {
+        Ok(imported) => assert!(taken && imported.model.rope_base == 10_000.0),
+        Err(error) => assert!(!taken && error.to_string().contains(key), "{error}"),
+    }
+}
+
+/// The same of GGUF, whether a type is told or not.
+#[rstest]
+#[case(&[("llama.rope.scaling.type", Held::Text("linear")), ("llama.rope.scaling.factor", Held::Number(2.0))], false)]
+#[case(&[("llama.rope.scaling.factor", Held::Number(2.0))], false)]
+#[case(&[("llama.rope.scaling.factor", Held::Count(4))], false)]
+#[case(&[("llama.rope.scale_linear", Held::Number(2.0))], false)]
+#[case(&[("llama.rope.scaling.finetuned", Held::Bool(true))], false)]
+#[case(&[("llama.rope.scaling.attn_factor", Held::Number(1.5))], false)]
+#[case(&[("llama.rope.scaling.type", Held::Texts(&["none"]))], false)]
+#[case(&[("llama.rope.scaling.type", Held::Text("none")), ("llama.rope.scaling.factor", Held::Number(1.0))], true)]
+#[case(&[("llama.rope.scaling.factor", Held::Number(0.0)), ("llama.rope.scaling.finetuned", Held::Bool(false))], true)]
+#[case(&[("llama.rope.scaling.original_context_length", Held::Count(1024))], true)]
+fn scaled_rotations_of_gguf_are_refused(#[case] more: &[(&str, Held<'_>)], #[case] taken: bool) {
+    let keys = [&KEYS[..], more].concat();
+    match import_gguf(&gguf(&keys, &tensors(&model())), "file") {
+        Ok(_) => assert!(taken),
+        Err(error) => assert!(!taken && error.to_string().contains("rotations are scaled"), "{error}"),
+    }
+}
+
+/// What a GGUF file of these keys says besides its weights.
+fn about(more: &[(&'static str, Held<'static>)]) -> Result<doorbell_lm::About, String> {
+    let mut keys = KEYS.to_vec();
+    for (key, held) in more {
+        match keys.iter_mut().find(|(name, _)| name == key) {
+            Some(place) => place.1 = *held,
+            None => keys.push((key, *held)),
+        }
+    }
+    let imported = import_gguf(&gguf(&keys, &tensors(&model())), "file");
+    imported.map(|imported| imported.about).map_err(|error| error.to_string())
+}
+
+/// A token's number may be of any integer type; of each, one that the model has not is refused.
+#[test]
+fn ids_of_gguf_are_of_any_type() {
+    const KEY: &str = "tokenizer.ggml.eos_token_id";
+    for kind in [0, 1, 2, 3, 4, 5, 10, 11] {
+        assert_eq!(about(&[(KEY, Held::Integer(kind, 7))]).unwrap().ends, [7], "{kind}");
+        let told = about(&[(KEY, Held::Integer(kind, 64))]).unwrap_err();
+        assert!(told.contains("expected a token below 64"), "{told}");
+        assert!(about(&[("llama.block_count", Held::Integer(kind, 4))]).is_ok(), "{kind}");
+    }
+    for held in [Held::Integer(5, u64::MAX), Held::Number(7.0), Held::Text("7")] {
+        assert!(about(&[(KEY, held)]).unwrap_err().contains("expected a token below 64"));
+    }
+    let more = [
+        ("tokenizer.ggml.eot_token_id", Held::Integer(5, 3)),
+        ("tokenizer.ggml.eom_token_id", Held::Integer(4, 0)),
+        ("tokenizer.ggml.eos_token_ids", Held::Counts(&[0, 9])),
+    ];
+    assert_eq!(about(&more).unwrap().ends, [0, 3, 9]);
+}
+
+/// CONTROL and USER_DEFINED tokens are never cut, and only the former say nothing.
+#[test]
+fn tokens_of_gguf_are_whole() {
+    const KINDS_BOTH: [i32; 64] = {
+        let mut kinds = KINDS;
+        kinds[30] = 4;
+        kinds
+    };
+    const NAMED: [&str; 64] = {
+        let mut tokens = TOKENS;
+        tokens[30] = "<tool>";
+        tokens
+    };
+    for kinds in [Held::Counts(&KINDS_BOTH), Held::Unsigned(&KINDS_BOTH), Held::Bytes(&KINDS_BOTH)] {
+        let about =
+            about(&[("tokenizer.ggml.token_type", kinds), ("tokenizer.ggml.tokens", Held::Texts(&NAMED))]);
+        let text = Text::new(&about.unwrap(), 64).unwrap();
+        assert_eq!(text.encode("a<tool>b<|end|>").unwrap(), [1, 30, 2, 0]);
+        assert_eq!(text.decode(&[1, 30, 2, 0]).unwrap(), "a<tool>b");
+    }
+}
+
+/// The template is given the texts of tokens whatever the flags say, and a chat has no token that the template did not write.
+#[test]
+fn beginnings_and_ends_of_gguf() {
+    const BOS: (&str, Held<'_>) = ("tokenizer.ggml.bos_token_id", Held::Count(2));
+    const ADD: (&str, Held<'_>) = ("tokenizer.ggml.add_bos_token", Held::Bool(true));
+    const CHAT: (&str, Held<'_>) =
+        ("tokenizer.chat_template", Held::Text("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"));
+    let of = |more: &[(&'static str, Held<'static>)]| {
+        let text = Text::new(&about(more).unwrap(), 64).unwrap();
+        let chat = text.chat("a").unwrap();
+        (text.encode("a").unwrap(), text.encode_chat(&chat).unwrap())
+    };
+    assert_eq!(of(&[BOS, CHAT]), (vec![1], vec![2, 1, 0]));
+    assert_eq!(of(&[BOS, ADD, CHAT]), (vec![2, 1], vec![2, 1, 0]));
+    assert_eq!(of(&[CHAT]), (vec![1], vec![1, 0]));
+    let end = ("tokenizer.ggml.add_eos_token", Held::Bool(true));
+    assert_eq!(of(&[BOS, ADD, end, CHAT]), (vec![2, 1, 0], vec![2, 1, 0]));
+}
+
+/// A weight whose exponent no reader takes is refused with its place.
+#[test]
+fn weights_beyond_every_exponent_are_refused() {
+    for value in [3e38f32, 1e-40] {
+        let mut model = model();
+        model.tokens.fill(value);
+        let told = quantise(&model).unwrap_err().to_string();
+        assert!(
+            told.contains("which takes the exponent") && told.contains("devices take -100 to 100"),
+            "{told}"
+        );
+    }
+}
+
+/// What is no regular file is not read.
+#[test]
+fn devices_and_pipes_are_no_models() {
+    let told = import(Path::new("/dev/zero")).unwrap_err().to_string();
+    assert!(told.contains("/dev/zero: cannot be read: it is no regular file; "), "{told}");
 }

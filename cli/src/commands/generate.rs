@@ -269,7 +269,8 @@ impl Given<'_> {
             region.read(self.at + 4 * before as u64, &mut logps)?;
         }
         for (token, logp) in new.iter().zip(logps) {
-            say(&format!("{token} {:.4}\n", f64::from(logp as i32) / 65_536.0))?;
+            // 16 digits after the point say a multiple of 2^-16 exactly.
+            say(&format!("{token} {:.16}\n", f64::from(logp as i32) / 65_536.0))?;
         }
         Ok(())
     }

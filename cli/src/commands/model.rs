@@ -8,6 +8,8 @@ mod program;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use doorbell_lm::Image;
+
 use crate::failure::Failure;
 use crate::models;
 use crate::output::{self, Output};
@@ -79,6 +81,10 @@ fn import(source: &Path, output: &Path) -> Result<(), Failure> {
     }
     let image = models::published(&source.to_string_lossy())?.1;
     let bytes = image.to_bytes();
+    // What no reader accepts is not written.
+    Image::from_bytes(&bytes).map_err(|error| {
+        Failure::input(format!("{}: the image cannot be read: {error}", source.display()))
+    })?;
     file.write(&bytes)?;
     output::print(&format!("{}: {} bytes of {}\n", output.display(), bytes.len(), image.about.name))
 }

@@ -1,20 +1,20 @@
 //! The attention of one head to what came before, with sums of 32 bits wherever they suffice.
 
-use super::Instructions;
+use super::dot::{Instructions, Present};
 use crate::ops::{Attended, BLOCK, Stored, score_factor, score_of};
 use crate::tables::weight_of;
 
 /// The mean of the values from the first that is seen on, by the scores of their keys; both are given from position 0 on.
 pub(super) fn attend(
-    instructions: Instructions,
+    instructions: Present,
     query: &Stored,
     keys: &[Stored],
     values: &[Stored],
     first: usize,
 ) -> Vec<i32> {
-    match instructions {
+    match instructions.get() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: it is named only where the processor has it.
+        // SAFETY: the processor has AVX2, as `Present` says of both.
         Instructions::Avx2 | Instructions::Avx512 => unsafe { avx2(query, keys, values, first) },
         _ => plain(query, keys, values, first),
     }
@@ -110,7 +110,7 @@ mod tests {
                 let scores: Vec<i64> = seen().map(|at| score(&query, &keys[at], score_factor(64))).collect();
                 expected.add(&scores, &seen().map(|at| &values[at]).collect::<Vec<_>>());
             }
-            for instructions in Instructions::available() {
+            for instructions in Instructions::available().into_iter().map(Instructions::present) {
                 prop_assert_eq!(attend(instructions, &query, &keys, &values, first), expected.mean());
             }
         }

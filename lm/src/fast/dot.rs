@@ -22,15 +22,45 @@ impl Instructions {
         let mut all = vec![Self::Plain];
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx2") {
+            let avx2 = is_x86_feature_detected!("avx2");
+            if avx2 {
                 all.push(Self::Avx2);
             }
             let wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
-            if wide && is_x86_feature_detected!("avx512vnni") {
+            if avx2 && wide && is_x86_feature_detected!("avx512vnni") {
                 all.push(Self::Avx512);
             }
         }
         all
+    }
+
+    /// The processor is asked here, and not where the instructions run.
+    ///
+    /// # Panics
+    /// If this processor does not have them.
+    pub fn present(self) -> Present {
+        assert!(
+            Self::available().contains(&self),
+            "this processor has no {self:?}: give one of Instructions::available()"
+        );
+        Present(self)
+    }
+}
+
+/// Instructions that this processor was seen to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Present(Instructions);
+
+impl Present {
+    /// The best that this processor has.
+    pub fn best() -> Self {
+        Self(Instructions::best())
+    }
+
+    /// Which they are.
+    #[inline]
+    pub fn get(self) -> Instructions {
+        self.0
     }
 }
 
@@ -39,7 +69,7 @@ impl Instructions {
 /// # Panics
 /// If they differ in length, or have no whole blocks of 32; where integers are checked, if a sum leaves 32 bits.
 #[inline]
-pub fn one(instructions: Instructions, weights: &[i8], input: &[i16]) -> i32 {
+pub fn one(instructions: Present, weights: &[i8], input: &[i16]) -> i32 {
     let [sum] = many(instructions, weights, [input]);
     sum
 }
@@ -49,17 +79,17 @@ pub fn one(instructions: Instructions, weights: &[i8], input: &[i16]) -> i32 {
 /// # Panics
 /// As [`one`].
 #[inline]
-pub fn four(instructions: Instructions, weights: &[i8], inputs: [&[i16]; 4]) -> [i32; 4] {
+pub fn four(instructions: Present, weights: &[i8], inputs: [&[i16]; 4]) -> [i32; 4] {
     many(instructions, weights, inputs)
 }
 
 #[inline]
-fn many<const N: usize>(instructions: Instructions, weights: &[i8], inputs: [&[i16]; N]) -> [i32; N] {
+fn many<const N: usize>(instructions: Present, weights: &[i8], inputs: [&[i16]; N]) -> [i32; N] {
     let fits = weights.len().is_multiple_of(32) && inputs.iter().all(|input| input.len() == weights.len());
     assert!(fits, "inputs are as long as rows, whole blocks");
-    match instructions {
+    match instructions.get() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `available` names it only where the processor has it; the lengths were looked at.
+        // SAFETY: the processor has it, as `Present` says; the lengths were looked at.
         Instructions::Avx2 => unsafe { x86::avx2(weights, inputs) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -135,7 +165,7 @@ mod tests {
                 .collect();
             let plain: Vec<i32> = inputs.iter().map(|input| dot(&weights, input)).collect();
             let wide: Vec<Vec<i16>> = inputs.iter().map(wide).collect();
-            for instructions in Instructions::available() {
+            for instructions in Instructions::available().into_iter().map(Instructions::present) {
                 let sums = four(instructions, &weights, [&wide[0], &wide[1], &wide[2], &wide[3]]);
                 prop_assert_eq!(&sums[..], &plain[..], "{:?}", instructions);
                 prop_assert_eq!(one(instructions, &weights, &wide[2]), plain[2]);
@@ -149,7 +179,7 @@ mod tests {
         let input = vec![127 << 8; columns];
         for sign in [1, -1] {
             let weights = vec![sign * 127; columns];
-            for instructions in Instructions::available() {
+            for instructions in Instructions::available().into_iter().map(Instructions::present) {
                 let exact = i64::from(sign) * 127 * 127 * 256 * columns as i64;
                 assert_eq!(i64::from(one(instructions, &weights, &input)), exact, "{instructions:?}");
             }

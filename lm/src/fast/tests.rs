@@ -47,3 +47,13 @@ proptest! {
         }
     }
 }
+
+/// Safe code cannot run what the processor does not have.
+#[test]
+fn instructions_that_are_not_there_are_refused() {
+    let model = micro().model;
+    for instructions in [Instructions::Plain, Instructions::Avx2, Instructions::Avx512] {
+        let made = std::panic::catch_unwind(|| Runner::with(&model, instructions).logits(&[]));
+        assert_eq!(made.is_ok(), Instructions::available().contains(&instructions), "{instructions:?}");
+    }
+}

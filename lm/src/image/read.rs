@@ -6,6 +6,7 @@ use super::layout::{ENTRY, Entry, Form, HEADER, Kind, MAGIC, VERSION, layout, le
 use crate::about::About;
 use crate::file_error::FileError;
 use crate::ops::LARGEST_SUM;
+use crate::quantise::LARGEST_EXPONENT;
 use crate::shape::{Gemma, STREAMS, Shape};
 use crate::tables::Rope;
 use crate::weights::{Gain, GemmaLayer, GemmaParts, KeyValue, Layer, Matrix, Model};
@@ -127,11 +128,48 @@ pub fn entries(bytes: &[u8]) -> Result<Vec<Entry>, FileError> {
             && held[2..4] == entry.layer.to_le_bytes()
             && [word(held, 8), word(held, 12)] == [entry.rows, entry.columns]
             && [long(held, 16), long(held, 24)] == [entry.offset, entry.bytes];
-        if !same || !(-100..=100).contains(&entry.exponent) {
+        if !same {
             return Err(wrong("directory", format!("entry {index} is not the one that its shape takes")));
         }
+        let (most, kinds) = match entry.kind.form() {
+            Form::Matrix | Form::Gain => (LARGEST_EXPONENT, "a matrix or a gain"),
+            Form::Rope | Form::Text => (0, "rotations or a text"),
+        };
+        if !(-most..=most).contains(&entry.exponent) {
+            let (kind, exponent) = (entry.kind, entry.exponent);
+            let expected = if most == 0 { "0".to_owned() } else { format!("-{most} to {most}") };
+            let problem = format!(
+                "entry {index}, {kind:?} of {}: its exponent is {exponent}, expected {expected} for {kinds}",
+                entry.layer
+            );
+            return Err(wrong("directory", problem));
+        }
     }
+    unused(bytes, &header.shape, &expected)?;
     Ok(expected)
+}
+
+/// Refuses bytes that stand for nothing and are not 0: a later version may give them a meaning.
+fn unused(bytes: &[u8], shape: &Shape, entries: &[Entry]) -> Result<(), FileError> {
+    let from = if shape.gemma.is_some() { 84 } else { 64 };
+    let directory = HEADER + ENTRY * entries.len();
+    let mut gaps: Vec<std::ops::Range<usize>> = vec![];
+    gaps.push(from..HEADER);
+    let mut end = directory;
+    for entry in entries {
+        gaps.push(end..entry.offset as usize);
+        end = (entry.offset + entry.bytes) as usize;
+    }
+    gaps.push(end..bytes.len());
+    for gap in gaps {
+        let start = gap.start;
+        if let Some(at) = bytes[gap].iter().position(|&byte| byte != 0) {
+            let at = start + at;
+            let problem = format!("byte {at} is {}, expected 0, as it stands for nothing", bytes[at]);
+            return Err(wrong("", problem));
+        }
+    }
+    Ok(())
 }
 
 /// The whole model.
@@ -291,5 +329,10 @@ fn about(text: &str) -> Result<About, FileError> {
         chat: text("chat"),
         ends: value["ends"].as_array().into_iter().flatten().filter_map(token).collect(),
         begin: token(&value["begin"]),
+        special: value["special"].as_object().map(|special| {
+            let texts =
+                special.iter().filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned())));
+            texts.collect()
+        }),
     })
 }

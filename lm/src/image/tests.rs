@@ -57,7 +57,12 @@ fn what_a_device_reads_is_aligned() {
 #[case::layers(|bytes: &mut Vec<u8>| { bytes[28] = 5; check(bytes) }, "directory: its shape takes 50 entries")]
 #[case::large(|bytes: &mut Vec<u8>| { bytes[26..28].fill(0xFF); check(bytes) }, "header: width is 4294901792, expected 1 to 4096")]
 #[case::moved(|bytes: &mut Vec<u8>| { bytes[HEADER + 32 * 3 + 16] ^= 64; check(bytes) }, "directory: entry 3 is not the one that its shape takes")]
-#[case::exponent(|bytes: &mut Vec<u8>| { bytes[HEADER + 32 * 4 + 6] = 9; check(bytes) }, "directory: entry 4 is not")]
+#[case::exponent(|bytes: &mut Vec<u8>| { bytes[HEADER + 32 * 4 + 6] = 9; check(bytes) }, "directory: entry 4, Query of 0: its exponent is ")]
+#[case::exponent_of_a_rope(|bytes: &mut Vec<u8>| { bytes[HEADER + 32 * 2 + 4] = 1; check(bytes) }, "directory: entry 2, Rope of 0: its exponent is 1, expected 0 for rotations or a text")]
+#[case::exponent_of_a_text(|bytes: &mut Vec<u8>| { bytes[HEADER + 4] = 5; check(bytes) }, "directory: entry 0, About of 0: its exponent is 5, expected 0")]
+#[case::large_exponent(|bytes: &mut Vec<u8>| { bytes[HEADER + 32 * 4 + 4..][..4].copy_from_slice(&101i32.to_le_bytes()); check(bytes) }, "its exponent is 101, expected -100 to 100 for a matrix or a gain")]
+#[case::rest_of_the_header(|bytes: &mut Vec<u8>| { bytes[127] = 1; check(bytes) }, "byte 127 is 1, expected 0, as it stands for nothing")]
+#[case::gap(|bytes: &mut Vec<u8>| { let at = offset(bytes, Kind::Rope, 0) - 1; bytes[at] = 7; check(bytes) }, " is 7, expected 0, as it stands for nothing")]
 #[case::weight(|bytes: &mut Vec<u8>| { let at = offset(bytes, Kind::Gate, 3) + 64; bytes[at] = 0x80; check(bytes) },
                "layer 3, Gate, row 1: a weight is -128")]
 #[case::padding(|bytes: &mut Vec<u8>| { let at = offset(bytes, Kind::Gate, 3) + 32; bytes[at] = 1; check(bytes) },

@@ -162,7 +162,11 @@ fn encode(entry: &Entry) -> [u8; ENTRY] {
 }
 
 fn about_text(about: &About) -> String {
-    let About { name, licence, chat, ends, begin, tokenizer: _ } = about;
-    serde_json::json!({"name": name, "licence": licence, "chat": chat, "ends": ends, "begin": begin})
-        .to_string()
+    let About { name, licence, chat, ends, begin, special, tokenizer: _ } = about;
+    let mut text =
+        serde_json::json!({"name": name, "licence": licence, "chat": chat, "ends": ends, "begin": begin});
+    if let Some(special) = special {
+        text["special"] = serde_json::json!(special);
+    }
+    text.to_string()
 }

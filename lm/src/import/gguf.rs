@@ -1,5 +1,6 @@
 //! GGUF files.
 
+use std::collections::BTreeMap;
 use std::io::Cursor;
 
 use gguf_rs_lib::format::types::GGUFTensorType;
@@ -131,10 +132,7 @@ fn plan(keys: &Keys<'_>, file: &File<'_>) -> Result<Plan, FileError> {
             "give a model where they are as many",
         ));
     }
-    if keys.0.get_string("llama.rope.scaling.type").is_some_and(|kind| kind != "none") {
-        let problem = "the rotations are scaled";
-        return Err(FileError::new("llama.rope.scaling.type", problem, "give a model without that"));
-    }
+    unscaled(keys)?;
     // By the matrix itself: the key is newer than the format.
     let rows =
         file.reader.get_tensor_info(NAMES.tokens).and_then(|tensor| tensor.shape().dims().get(1).copied());
@@ -160,6 +158,38 @@ fn plan(keys: &Keys<'_>, file: &File<'_>) -> Result<Plan, FileError> {
     })
 }
 
+/// Refuses scaled rotations, whether their type is told or not.
+fn unscaled(keys: &Keys<'_>) -> Result<(), FileError> {
+    for key in keys.0.keys().filter(|key| key.contains("rope.scal")) {
+        let value = keys.0.get(key);
+        let plain = match value {
+            Some(MetadataValue::String(kind)) => kind == "none",
+            Some(MetadataValue::Bool(scaled)) => !scaled,
+            // Factors: 1 and 0 change nothing. The length of the context before scaling does nothing by itself.
+            Some(value) if !key.ends_with("original_context_length") => keys
+                .0
+                .get_f64(key)
+                .or(integer(value).map(|value| value as f64))
+                .is_some_and(|value| value == 0.0 || value == 1.0),
+            _ => true,
+        };
+        if !plain {
+            let value = value.map_or_else(String::new, MetadataValue::to_string_representation);
+            return Err(FileError::new(
+                key,
+                format!("the rotations are scaled: it is {value}"),
+                "give a model without scaled rotations",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A whole number of any type.
+fn integer(value: &MetadataValue) -> Option<i64> {
+    value.as_i64().or_else(|| value.as_u64().and_then(|value| i64::try_from(value).ok()))
+}
+
 /// The metadata, as it is asked for.
 struct Keys<'m>(&'m Metadata);
 
@@ -182,7 +212,8 @@ impl Keys<'_> {
     fn count(&self, key: &str) -> Result<usize, FileError> {
         // The largest that anything here may be; the shape's own bounds are closer.
         let small = |value: &u64| *value <= 1 << 20;
-        match self.0.get_u64(key).filter(small) {
+        let value = self.0.get(key).and_then(integer).and_then(|value| u64::try_from(value).ok());
+        match value.filter(small) {
             Some(value) => Ok(value as usize),
             None => self.wrong(key, "a number up to 1048576"),
         }
@@ -203,33 +234,78 @@ impl Keys<'_> {
         texts.map_or_else(|| self.wrong(key, "an array of texts"), Ok)
     }
 
-    fn token(&self, key: &str) -> Option<u32> {
-        self.0.get_u64(key).and_then(|token| u32::try_from(token).ok())
+    /// A token of the vocabulary, as an integer of any type; none where there is no such key.
+    fn token(&self, key: &str, vocabulary: usize) -> Result<Option<u32>, FileError> {
+        let Some(value) = self.0.get(key) else { return Ok(None) };
+        let token = integer(value).and_then(|token| usize::try_from(token).ok());
+        match token.filter(|&token| token < vocabulary) {
+            Some(token) => Ok(Some(token as u32)),
+            None => self.wrong(key, &format!("a token below {vocabulary}")),
+        }
     }
 }
 
 fn about(keys: &Keys<'_>, name: &str, vocabulary: usize) -> Result<About, FileError> {
     let of = |key: &str| keys.0.get_string(key).unwrap_or_default().to_owned();
-    let ends = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"].into_iter();
-    let mut ends: Vec<u32> = ends.filter_map(|key| keys.token(key)).collect();
-    ends.dedup();
+    let mut ends: Vec<u32> = vec![];
+    for role in ["eos", "eot", "eom"] {
+        let token = keys.token(&format!("tokenizer.ggml.{role}_token_id"), vocabulary)?;
+        ends.extend(token.filter(|token| !ends.contains(token)));
+    }
+    if let Some(MetadataValue::Array(list)) = keys.0.get("tokenizer.ggml.eos_token_ids") {
+        for value in list.iter() {
+            let token = integer(value).and_then(|token| u32::try_from(token).ok());
+            let token = token.filter(|&token| (token as usize) < vocabulary);
+            let Some(token) = token else {
+                return keys.wrong("tokenizer.ggml.eos_token_ids", &format!("tokens below {vocabulary}"));
+            };
+            if !ends.contains(&token) {
+                ends.push(token);
+            }
+        }
+    }
     let begins = keys.0.get_bool("tokenizer.ggml.add_bos_token").unwrap_or(false);
+    let begin = keys.token("tokenizer.ggml.bos_token_id", vocabulary)?;
     let name = match keys.0.get_string("general.name") {
         Some(own) if !own.trim().is_empty() => own.trim().to_owned(),
         _ => name.to_owned(),
     };
+    let closes = keys.0.get_bool("tokenizer.ggml.add_eos_token").unwrap_or(false);
+    let tokens = keys.texts("tokenizer.ggml.tokens")?;
+    let end = ends.first().copied().filter(|_| closes);
+    let end = end.and_then(|end| Some((end, *tokens.get(end as usize)?)));
+    let mut special = BTreeMap::new();
+    for (role, key) in [("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")] {
+        // Of these two, files have ids that no token has.
+        let id = keys.0.get(&format!("tokenizer.ggml.{key}_token_id")).and_then(integer);
+        let text = id.and_then(|id| tokens.get(usize::try_from(id).ok()?));
+        special.extend(text.map(|text| (format!("{role}_token"), (*text).to_owned())));
+    }
     Ok(About {
         name,
         licence: of("general.license"),
-        tokenizer: tokenizer(keys, vocabulary)?,
+        tokenizer: tokenizer(keys, vocabulary, end)?,
         chat: of("tokenizer.chat_template"),
         ends,
-        begin: keys.token("tokenizer.ggml.bos_token_id").filter(|_| begins),
+        begin: begin.filter(|_| begins),
+        special: Some(special),
     })
 }
 
-/// The tokeniser as a tokenizer.json.
-fn tokenizer(keys: &Keys<'_>, vocabulary: usize) -> Result<String, FileError> {
+/// The post-processor that puts this token behind a raw text.
+fn closing(id: u32, text: &str) -> Value {
+    let (own, end) = (|id: &str| json!({"Sequence": {"id": id, "type_id": 0}}), text);
+    let end = json!({"SpecialToken": {"id": end, "type_id": 0}});
+    json!({
+        "type": "TemplateProcessing",
+        "single": [own("A"), end],
+        "pair": [own("A"), end, own("B"), end],
+        "special_tokens": {text: {"id": text, "ids": [id], "tokens": [text]}},
+    })
+}
+
+/// The tokeniser as a tokenizer.json; `end` follows each raw text.
+fn tokenizer(keys: &Keys<'_>, vocabulary: usize, end: Option<(u32, &str)>) -> Result<String, FileError> {
     let directory = "give a directory with tokenizer.json instead";
     let kind = keys.text("tokenizer.ggml.model")?;
     if kind != "gpt2" {
@@ -261,18 +337,18 @@ fn tokenizer(keys: &Keys<'_>, vocabulary: usize) -> Result<String, FileError> {
         };
         merges.push(json!([left, right]));
     }
-    // 3: a token that no text becomes.
-    let special = |token: usize| match keys.0.get("tokenizer.ggml.token_type") {
-        Some(MetadataValue::Array(kinds)) => kinds.get(token).and_then(MetadataValue::as_i64) == Some(3),
-        _ => false,
+    // 3: CONTROL, which no text becomes; 4: USER_DEFINED, a text that is never cut.
+    let kind = |token: usize| match keys.0.get("tokenizer.ggml.token_type") {
+        Some(MetadataValue::Array(kinds)) => kinds.get(token).and_then(integer),
+        _ => None,
     };
     let added: Vec<Value> = tokens
         .iter()
         .enumerate()
-        .filter(|(id, _)| special(*id))
-        .map(|(id, token)| {
+        .filter_map(|(id, token)| Some((id, token, kind(id).filter(|kind| matches!(kind, 3 | 4))?)))
+        .map(|(id, token, kind)| {
             json!({"id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
-                   "normalized": false, "special": true})
+                   "normalized": false, "special": kind == 3})
         })
         .collect();
     let vocabulary: Map<String, Value> =
@@ -284,7 +360,7 @@ fn tokenizer(keys: &Keys<'_>, vocabulary: usize) -> Result<String, FileError> {
         "added_tokens": added,
         "normalizer": null,
         "pre_tokenizer": before,
-        "post_processor": null,
+        "post_processor": end.map(|(id, text)| closing(id, text)),
         "decoder": bytes,
         "model": {
             "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,

@@ -57,3 +57,88 @@ proptest! {
         prop_assert_eq!(said + &stream.end().unwrap(), letters);
     }
 }
+
+/// A chat with this template.
+fn chat(template: &str) -> Result<String, String> {
+    let about = About { chat: template.into(), ..micro().about };
+    Text::new(&about, 64).unwrap().chat("why?").map_err(|error| error.to_string())
+}
+
+/// Time, memory and output of a template are bounded, whatever takes them.
+#[test]
+fn a_template_that_takes_too_much_is_refused() {
+    let lists = "{% set x = [1] %}{% set ns = namespace(x=x) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
+    let texts = "{% set ns = namespace(s='x' * 1000) %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
+    let loops = "{% for i in range(99999) %}{% for j in range(99999) %}";
+    for (template, variable) in [
+        (format!("{loops}{{{{ j }}}}{{% endfor %}}{{% endfor %}}"), "STEPS"),
+        (format!("{loops}{{% endfor %}}{{% endfor %}}"), "STEPS"),
+        (format!("{texts}{{{{ ns.s }}}}"), "MEMORY"),
+        (format!("{texts}{{{{ ns.s|length }}}}"), "MEMORY"),
+        (texts.replace('~', "+"), "MEMORY"),
+        (texts.replace("ns.s ~ ns.s", "ns.s.replace('x', ns.s)"), "MEMORY"),
+        (texts.replace("ns.s ~ ns.s", "[ns.s, ns.s]|join"), "MEMORY"),
+        (format!("{lists}{{{{ ns.x|tojson }}}}"), "DOORBELL_LIMIT_TEMPLATE_"),
+        ("{{ 'x' * 17000000 }}".into(), "OUTPUT"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".into(), "recursion"),
+        ("x".repeat((1 << 20) + 1), "TEMPLATE_BYTES"),
+    ] {
+        let told = chat(&template).unwrap_err();
+        let short: String = template.chars().take(200).collect();
+        assert!(told.contains(variable) && told.ends_with("with --raw"), "{short}: {told}");
+    }
+    // As long as it is within all of them, nothing is said.
+    assert_eq!(chat("{{ 'x' * 1000000 }}").unwrap().len(), 1_000_000);
+}
+
+/// What takes its time within one step ends by the clock.
+#[test]
+fn a_step_that_does_not_end_is_ended() {
+    let lists = "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}\
+                 {% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}";
+    let told = chat(&format!("{lists}{{{{ ns.x == ns.y }}}}")).unwrap_err();
+    assert!(told.contains("DOORBELL_LIMIT_TEMPLATE_SECONDS=N raises"), "{told}");
+}
+
+/// Threads that render at once do not disturb each other.
+#[test]
+fn chats_of_many_threads() {
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            scope.spawn(move || {
+                for turn in 0..20 {
+                    let template = format!("{{{{ {thread} * 100 + {turn} }}}}");
+                    assert_eq!(chat(&template).unwrap(), (thread * 100 + turn).to_string());
+                }
+            });
+        }
+    });
+}
+
+/// At these, crate `tokenizers` panics.
+#[test]
+fn merges_that_come_to_no_token_are_refused() {
+    let with = |prefix: serde_json::Value, merges: serde_json::Value| {
+        let tokenizer = serde_json::json!({
+            "version": "1.0", "added_tokens": [],
+            "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "##b": 2, "ab": 3}, "merges": merges,
+                      "continuing_subword_prefix": prefix},
+        });
+        let about = About { tokenizer: tokenizer.to_string(), ..About::default() };
+        Text::new(&about, 64).map(drop).map_err(|error| error.to_string())
+    };
+    let none = serde_json::Value::Null;
+    assert_eq!(with(none.clone(), serde_json::json!([["a", "b"]])), Ok(()));
+    assert_eq!(with(none.clone(), serde_json::json!(["a b"])), Ok(()));
+    assert_eq!(with("##".into(), serde_json::json!([["a", "##b"]])), Ok(()));
+    for (prefix, merges) in [
+        (none.clone(), serde_json::json!([["ab", "ab"]])),
+        (none.clone(), serde_json::json!(["ab ab"])),
+        (none, serde_json::json!([["a", "##b"]])),
+        ("##".into(), serde_json::json!([["a", "b"]])),
+        ("é".into(), serde_json::json!([["a", "#é"]])),
+    ] {
+        let told = with(prefix, merges).unwrap_err();
+        assert!(told.contains("is no token of the vocabulary; import the model again"), "{told}");
+    }
+}

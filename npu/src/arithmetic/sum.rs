@@ -1,6 +1,6 @@
 //! What the GEMV engine does: a row of 8-bit weights times an activation, 64 products a beat.
 
-use doorbell_lm::fast::dot::{self, Instructions};
+use doorbell_lm::fast::dot::{self, Present};
 use doorbell_lm::number::{FRACTION, clamp, round_shift};
 use doorbell_lm::ops::BLOCK;
 
@@ -49,7 +49,7 @@ impl Prepared {
 pub struct Multipliers {
     /// Of each context.
     pub activations: Vec<Prepared>,
-    instructions: Option<Instructions>,
+    instructions: Option<Present>,
 }
 
 impl Multipliers {
@@ -57,7 +57,7 @@ impl Multipliers {
     pub fn new(activations: Vec<Prepared>, speed: Speed) -> Self {
         // Products of what does not fit 16 bits go one by one.
         let fit = activations.iter().all(|activation| activation.shifted.is_some());
-        let instructions = (speed == Speed::Fast && fit).then(Instructions::best);
+        let instructions = (speed == Speed::Fast && fit).then(Present::best);
         Self { activations, instructions }
     }
 

@@ -79,13 +79,19 @@ fn llama_plan(config: &Config<'_>) -> Result<Plan, FileError> {
     for key in ["attention_bias", "mlp_bias"] {
         config.expect(key, config.no(key), "false")?;
     }
-    config.expect("rope_scaling", config.no("rope_scaling"), "null")?;
+    config.expect(
+        "rope_scaling",
+        config.no("rope_scaling") || is_default(config.at("rope_scaling")),
+        "null",
+    )?;
+    let whole = config.at("partial_rotary_factor");
+    config.expect("partial_rotary_factor", whole.is_null() || whole.as_f64() == Some(1.0), "1")?;
     let silu = matches!(config.at("hidden_act").as_str(), None | Some("silu"));
     config.expect("hidden_act", silu, "\"silu\"")?;
     let rope = config.at("rope_parameters");
     config.expect("rope_parameters", is_plain(rope), "rotations of type \"default\"")?;
     let (width, heads) = (config.count("hidden_size")?, config.count("num_attention_heads")?);
-    let base = [config.at("rope_theta"), &rope["rope_theta"]].into_iter().find(|base| !base.is_null());
+    let base = [&rope["rope_theta"], config.at("rope_theta")].into_iter().find(|base| !base.is_null());
     Ok(Plan::Llama(llama::Plan {
         shape: Shape {
             width,
@@ -103,9 +109,20 @@ fn llama_plan(config: &Config<'_>) -> Result<Plan, FileError> {
     }))
 }
 
-/// Whether rotations are not scaled.
+/// Whether rotations are not scaled: every type that is told is "default", and nothing else scales.
 fn is_plain(rope: &Value) -> bool {
-    matches!(rope["rope_type"].as_str(), None | Some("default"))
+    if !(rope.is_null() || rope.is_object()) {
+        return false;
+    }
+    let kinds = ["rope_type", "type"].map(|key| &rope[key]);
+    let default = kinds.iter().all(|kind| kind.is_null() || **kind == "default");
+    let one = |key: &str| rope[key].is_null() || rope[key].as_f64() == Some(1.0);
+    default && one("factor") && one("partial_rotary_factor")
+}
+
+/// Whether a `rope_scaling` says by its type that it scales nothing.
+fn is_default(rope: &Value) -> bool {
+    (rope["rope_type"] == "default" || rope["type"] == "default") && is_plain(rope)
 }
 
 fn gemma_plan(config: &Config<'_>) -> Result<Plan, FileError> {
@@ -113,7 +130,11 @@ fn gemma_plan(config: &Config<'_>) -> Result<Plan, FileError> {
     let tied = matches!(config.at("tie_word_embeddings"), Value::Null | Value::Bool(true));
     config.expect("tie_word_embeddings", tied, "true")?;
     config.expect("attention_bias", config.no("attention_bias"), "false")?;
-    config.expect("rope_scaling", config.no("rope_scaling"), "null")?;
+    config.expect(
+        "rope_scaling",
+        config.no("rope_scaling") || is_default(config.at("rope_scaling")),
+        "null",
+    )?;
     config.expect(
         "hidden_activation",
         *config.at("hidden_activation") == "gelu_pytorch_tanh",
