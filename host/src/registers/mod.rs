@@ -3,6 +3,7 @@
 
 mod events;
 mod interrupt;
+mod plain;
 mod policy;
 mod queue;
 
@@ -17,6 +18,7 @@ use doorbell_contract::{
 use events::Events;
 pub use events::{EventRing, EventWrite, Life};
 pub use interrupt::Coalescing;
+pub use plain::{Counts, Plain};
 pub use policy::{PolicySlot, PolicySlots};
 pub use queue::{Abort, QueueRegisters, Region, Ring, Session};
 

@@ -131,14 +131,14 @@ pub struct QueueRegisters {
     pub busy: bool,
     fault: DeviceFault,
     untold: Option<Untold>,
-    interrupt: Interrupt,
+    pub(super) interrupt: Interrupt,
     /// Completions since the start, lost ones too, for the interrupt.
-    posted: u64,
+    pub(super) posted: u64,
     refused: u8,
     /// CONTROL.DRAIN was written.
     draining: bool,
     /// The last ABORT, until it has come to all that it ends; and what was written.
-    abort: Option<Abort>,
+    pub(super) abort: Option<Abort>,
     aborted: u32,
     /// SQ_HEAD and CQ_TAIL as the last session left them.
     ends: [u32; 2],
@@ -148,7 +148,7 @@ pub struct QueueRegisters {
     /// Whether a reset of the function ended it.
     by_reset: bool,
     /// The bus owes an answer for too long (R24).
-    dead: bool,
+    pub(super) dead: bool,
 }
 
 impl QueueRegisters {

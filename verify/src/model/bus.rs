@@ -83,6 +83,18 @@ impl Bus {
         self.withheld = ranges;
     }
 
+    /// Whether some access may be answered with an error although memory has it.
+    #[inline]
+    pub fn has_faults(&self) -> bool {
+        self.faults.is_some()
+    }
+
+    /// The memory, of a bus [without faults](Self::has_faults).
+    #[inline]
+    pub fn memory(&self) -> &SharedMemory {
+        &self.memory
+    }
+
     /// Whether some access is not answered.
     #[inline]
     pub fn withholds_some(&self) -> bool {

@@ -186,7 +186,7 @@ pub(super) struct Decode {
 
 impl Decode {
     #[inline]
-    pub fn new(source: Source, desc: &HwDesc, session: &Session, slot: usize) -> Self {
+    pub fn new(desc: &HwDesc, session: &Session, slot: usize) -> Self {
         let period = match (desc.checkpoint, session.checkpoint_default) {
             (0, 0) => CHECKPOINT_NEVER,
             (0, default) => default,
@@ -194,7 +194,7 @@ impl Decode {
         };
         let digest = Digest::EMPTY;
         Self {
-            source: Some(source),
+            source: None,
             fault: DeviceFault::empty(),
             slot,
             produced: 0,
@@ -204,6 +204,12 @@ impl Decode {
             period,
             checkpoint: period,
         }
+    }
+
+    /// The same with what it takes its tokens from.
+    #[inline]
+    pub fn with(self, source: Source) -> Self {
+        Self { source: Some(source), ..self }
     }
 
     /// The sequence, of engine 1.
@@ -258,7 +264,7 @@ impl Decode {
 
     /// The same with the engine's `step`.
     #[inline(always)]
-    fn produce(
+    pub fn produce(
         &mut self,
         desc: &HwDesc,
         budget: u32,

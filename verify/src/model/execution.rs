@@ -92,8 +92,21 @@ impl Execution<'_> {
     /// Runs as the only queue pair.
     pub(super) fn run(&mut self, want: usize, mut budget: u32) {
         // A STOP is looked for once per advance: it can only have been published in between.
-        let mut stop_waits = self.stop_waits();
-        for _ in 0..want {
+        let mut stop_waits = self.lane.running.is_some() && self.stop_waits();
+        let mut left = want;
+        while left > 0 {
+            let (completed, outcome) = self.run_plain(left, &mut budget);
+            left -= completed;
+            if let Some(outcome) = outcome {
+                left -= 1;
+                if self.post(outcome) {
+                    return;
+                }
+            }
+            if left == 0 {
+                return;
+            }
+            left -= 1;
             let Some(session) = &self.registers.queue(self.queue).session else { return };
             let nothing = self.lane.running.is_none() && session.sq.fill() == 0;
             if nothing
@@ -215,7 +228,7 @@ impl Execution<'_> {
         };
         let session = self.registers.queue(self.queue).session.as_ref().ok_or(rejected(ErrorCode::None))?;
         self.tables.users[usize::from(function)][number] += 1;
-        Ok(Decode::new(source, &self.lane.desc, session, number))
+        Ok(Decode::new(&self.lane.desc, session, number).with(source))
     }
 
     /// Of a descriptor of engine 1 what the version in slot `number` holds, if it is of that engine and long enough for it
@@ -333,7 +346,7 @@ impl Execution<'_> {
 
     /// Sets bits of ERROR, and tells of those that were not set (R23).
     #[cold]
-    fn fault(&mut self, fault: DeviceFault) {
+    pub(super) fn fault(&mut self, fault: DeviceFault) {
         self.registers.queue_mut(self.queue).raise(fault);
         tell_faults(self.bus, self.registers, self.queue);
     }
@@ -627,18 +640,18 @@ fn stops_group(desc: &HwDesc) -> bool {
 
 /// Bus address of the slot of `index`.
 #[inline]
-fn slot(session: &Session, index: u32) -> u64 {
+pub(super) fn slot(session: &Session, index: u32) -> u64 {
     session.sq.address(index, size_of::<HwDesc>() as u64)
 }
 
 #[inline]
-fn cast_desc(desc: &mut HwDesc) -> &mut [u64; DESC_WORDS] {
+pub(super) fn cast_desc(desc: &mut HwDesc) -> &mut [u64; DESC_WORDS] {
     cast_mut(desc)
 }
 
 /// 64-byte lines that tokens number `from` up to, not including, `to` touch, number 0 being at `delta_offset`.
 #[inline]
-fn lines(delta_offset: u64, from: u32, to: u32) -> u64 {
+pub(super) fn lines(delta_offset: u64, from: u32, to: u32) -> u64 {
     let offset = |token: u32| delta_offset + 4 * u64::from(token);
     if from == to { 0 } else { offset(to - 1) / 64 - offset(from) / 64 + 1 }
 }

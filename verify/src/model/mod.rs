@@ -16,6 +16,7 @@ mod execution;
 mod groups;
 mod language;
 mod mutation;
+mod plain;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -186,14 +187,23 @@ impl ModelPlatform {
     /// Runs until `want` completions of `queue`, or of any queue pair, are posted, or a slice is over.
     fn run(&mut self, want: usize, queue: Option<u8>, budget: u32) {
         let Self { bus: Some(bus), registers, lanes, tables, turn, mutator } = self else { return };
-        let before = registers.ticks();
-        await_answers(bus, registers, lanes);
+        // Neither an answer nor a time is waited for, and no message is to be sent: only the host can change that.
+        let rests = !bus.withholds_some()
+            && lanes.iter().all(|lane| lane.awaited.is_none())
+            && registers.queues().iter().all(|queue| !queue.is_armed() && !queue.is_pending());
+        let mut before = 0;
+        if !rests {
+            before = registers.ticks();
+            await_answers(bus, registers, lanes);
+        }
         match &mut lanes[..] {
             [lane] => Execution { bus, registers, queue: 0, lane, tables, mutator }.run(want.max(1), budget),
             lanes => Turns { bus, registers, lanes, tables, turn, mutator }.run(want.max(1), queue, budget),
         }
-        registers.look_at_times(registers.ticks() == before);
-        self.send_all();
+        if !rests {
+            registers.look_at_times(registers.ticks() == before);
+            self.send_all();
+        }
     }
 
     /// Sends the messages that are pending and not masked (R14).

@@ -298,3 +298,58 @@ fn r24_a_reset_of_the_device_ends_every_death() {
     held.model().reset();
     assert!(!state(&mut driver).intersects(State::DEAD | State::ACTIVE));
 }
+
+/// A cut that no descriptor comes to keeps a model from running any in the loop of `plain.rs`.
+#[rstest]
+fn plain_descriptors_end_as_all_others_do(#[values(1, 2, 3, 4)] seed: u64, #[values(0, 3)] wait_states: u32) {
+    let config = QueueConfig {
+        sq_depth: 32,
+        cq_depth: 8,
+        sq_start: u32::MAX - 40,
+        cq_start: u32::MAX - 9,
+        eos_threshold: 2000,
+        sq_key: Some(7),
+        wait_states,
+        ..Default::default()
+    };
+    let run = |model: ModelPlatform| {
+        let mut driver = Driver::new(model, config.clone()).unwrap();
+        let mut state = seed;
+        let mut draw = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let (mut ends, mut out) = (vec![], [HwCompletion::default(); 5]);
+        for user_data in 0..600 {
+            let length = if draw(20) == 0 { 40_000 } else { 1 + draw(40) as u32 };
+            let mut desc =
+                HwDesc::decode(draw(9) as u32, draw(100) as u32, length).with_seed(draw(50) as u32);
+            match draw(12) {
+                0..3 => desc = HwDesc::nop(),
+                3 => desc = HwDesc::stop(draw(9) as u32),
+                4 => desc.policy_version = 1,
+                5 => desc.delta_offset = 2,
+                6 => desc.flags = DescFlags::RESIDENT.bits(),
+                7 => desc.checkpoint = 5,
+                8 => desc.opcode = 99,
+                _ => desc.flags = draw(16) as u8 & !DescFlags::COW_PREFIX.bits(),
+            }
+            let desc = desc.with_user_data(user_data);
+            if draw(60) == 0 {
+                driver.arm().unwrap();
+            }
+            while driver.submit(&[desc]).unwrap() == 0 {
+                let taken = driver.poll(&mut out).unwrap();
+                ends.extend_from_slice(&out[..taken]);
+            }
+        }
+        ends.extend(drain(&mut driver));
+        let mut tokens = vec![0; 2000];
+        driver.tokens(0, &mut tokens).unwrap();
+        (ends, tokens, driver.counters().unwrap(), driver.queue_counters().unwrap())
+    };
+    let cuts = HashMap::from([(u64::MAX, (1, Status::Stopped))]);
+    let (found, expected) = (run(ModelPlatform::new()), run(ModelPlatform::new().with_cuts(cuts)));
+    assert_eq!(found.0.len(), 600);
+    assert!(found == expected, "completions, tokens or counters differ");
+}
