@@ -80,5 +80,10 @@ fn import(source: &Path, output: &Path) -> Result<(), Failure> {
     let image = models::published(&source.to_string_lossy())?.1;
     let bytes = image.to_bytes();
     file.write(&bytes)?;
-    output::print(&format!("{}: {} bytes of {}\n", output.display(), bytes.len(), image.about.name))
+    output::print(&format!(
+        "{}: {} bytes of {}\n",
+        output.display(),
+        bytes.len(),
+        output::plain(&image.about.name)
+    ))
 }
