@@ -62,6 +62,11 @@ struct infer_decode {
   uint16_t member;         // with DOORBELL_FLAG_COW_PREFIX: member of its group, or DOORBELL_MEMBER_NONE; else nothing
   uint16_t policy_version; // version of the policy that it runs under
 };
+DOORBELL_ASSERT(sizeof(struct infer_decode) == 56, "size of infer_decode");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct infer_decode, delta_offset) == 16, "offset of delta_offset");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct infer_decode, checkpoint) == 32, "offset of checkpoint");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct infer_decode, prefix_id) == 48, "offset of prefix_id");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct infer_decode, policy_version) == 54, "offset of policy_version");
 
 // What a device can do. Set size to sizeof(struct doorbell_features).
 struct doorbell_features {
@@ -72,6 +77,8 @@ struct doorbell_features {
   uint32_t reward_models; // reward_model_id below it is known
   uint32_t functions;     // functions, to each of which a version is published
 };
+DOORBELL_ASSERT(sizeof(struct doorbell_features) == 24, "size of doorbell_features");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_features, functions) == 20, "offset of functions");
 
 // The version of this library, as DOORBELL_API_VERSION.
 uint32_t doorbell_api_version(void);

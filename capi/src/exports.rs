@@ -1,6 +1,7 @@
 //! The functions of `doorbell.h`.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::slice;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use doorbell_contract::{DescFlags, HwCompletion, HwDesc, HwPolicy, MEMBER_NONE, PREFIX_NONE, PolicyMode};
 use doorbell_devices::{Kind, Settings};
+use static_assertions::const_assert_eq;
 
 use crate::code::{self, Code, Refusal};
 use crate::handle::{self, Open};
@@ -43,6 +45,13 @@ pub struct InferDecode {
     policy_version: u16,
 }
 
+// The offsets that doorbell.h asserts.
+const_assert_eq!(size_of::<InferDecode>(), 56);
+const_assert_eq!(offset_of!(InferDecode, delta_offset), 16);
+const_assert_eq!(offset_of!(InferDecode, checkpoint), 32);
+const_assert_eq!(offset_of!(InferDecode, prefix_id), 48);
+const_assert_eq!(offset_of!(InferDecode, policy_version), 54);
+
 impl InferDecode {
     /// Bytes of the structure of version 1.0.
     const FIRST: usize = std::mem::offset_of!(InferDecode, prefix_id);
@@ -75,6 +84,9 @@ pub struct DeviceFeatures {
     reward_models: u32,
     functions: u32,
 }
+
+const_assert_eq!(size_of::<DeviceFeatures>(), 24);
+const_assert_eq!(offset_of!(DeviceFeatures, functions), 20);
 
 /// Runs the body of a call: no panic leaves it, and a refusal becomes its code, with the text kept.
 fn call(body: impl FnOnce() -> Result<(), Refusal>) -> c_int {

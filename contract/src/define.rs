@@ -73,10 +73,11 @@ macro_rules! record {
             $($(#[$about])* pub $field: $type,)*
         }
 
-        const _: () = {
-            assert!(size_of::<$name>() == $size && align_of::<$name>() == $size);
-            $(assert!(core::mem::offset_of!($name, $field) == $offset);)*
-        };
+        static_assertions::const_assert_eq!(size_of::<$name>(), $size);
+        static_assertions::const_assert_eq!(align_of::<$name>(), $size);
+        $(static_assertions::const_assert_eq!(core::mem::offset_of!($name, $field), $offset);)*
+        // Fields that follow each other without a gap: no padding that a device could read.
+        static_assertions::const_assert_eq!($(size_of::<$type>() +)* 0, $size);
 
         impl $name {
             /// Every field, by rising offset.

@@ -18,6 +18,8 @@ struct LanguageProbe {
   uint32_t teams;         // of a block, as LanguageMemory has them
   uint32_t fits;          // out: 0 if the shape does not
 };
+// `LanguageArguments` of gpu/src/probes/language.rs asserts the same.
+static_assert(sizeof(LanguageProbe) == 80, "the layout of the host");
 
 namespace language {
 

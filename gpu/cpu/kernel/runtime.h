@@ -28,6 +28,11 @@ struct doorbell_cpu_options {
   // Of engine 1: of each model, and of the keys and values of each block.
   uint64_t model_bytes, cache_bytes;
 };
+// `RawOptions` of gpu/cpu/src/lib.rs asserts the same.
+static_assert(sizeof(doorbell_cpu_options) == 88 && offsetof(doorbell_cpu_options, seed) == 16 &&
+                  offsetof(doorbell_cpu_options, stress) == 24 && offsetof(doorbell_cpu_options, fault) == 40 &&
+                  offsetof(doorbell_cpu_options, memory_bytes) == 64 && offsetof(doorbell_cpu_options, cache_bytes) == 80,
+              "the layout of the host");
 
 namespace cpu {
 

@@ -6,6 +6,7 @@
 //! places. Addresses are those of the process.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,6 +15,7 @@ use doorbell_gpu::probes::{LanguageArguments, LanguageRun, LanguageTask, does_it
 use doorbell_gpu::{Engine, LanguageMemory, MAX_QUEUES};
 use doorbell_host::memory::PAGE;
 use doorbell_host::{DeviceError, SharedMemory};
+use static_assertions::const_assert_eq;
 
 /// What the device calls itself.
 const NAME: &str = "kernel on the CPU";
@@ -45,6 +47,14 @@ struct RawOptions {
     model_bytes: u64,
     cache_bytes: u64,
 }
+
+// The offsets that `kernel/runtime.h` asserts.
+const_assert_eq!(size_of::<RawOptions>(), 88);
+const_assert_eq!(offset_of!(RawOptions, seed), 16);
+const_assert_eq!(offset_of!(RawOptions, stress), 24);
+const_assert_eq!(offset_of!(RawOptions, fault), 40);
+const_assert_eq!(offset_of!(RawOptions, memory_bytes), 64);
+const_assert_eq!(offset_of!(RawOptions, cache_bytes), 80);
 
 /// A device of `kernel/runtime.cpp`.
 #[repr(C)]

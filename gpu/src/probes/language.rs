@@ -1,11 +1,13 @@
 //! Engine 1 without queues: rollouts that each take a prompt and go on alone, and the floor beneath them.
 
+use std::mem::offset_of;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUfunction_attribute};
 use cudarc::driver::{DriverError, LaunchConfig, PushKernelArg, result};
 use doorbell_host::DeviceError;
 use doorbell_host::memory::PAGE;
+use static_assertions::const_assert_eq;
 
 use super::Probes;
 use crate::cuda::{count_launch, pinned};
@@ -80,6 +82,12 @@ pub struct LanguageArguments {
     /// Out: 0 if the shape does not fit the kernel.
     pub fits: u32,
 }
+
+// The layout of the kernel, which asserts the size.
+const_assert_eq!(size_of::<LanguageArguments>(), 80);
+const_assert_eq!(offset_of!(LanguageArguments, cache_bytes), 40);
+const_assert_eq!(offset_of!(LanguageArguments, length), 48);
+const_assert_eq!(offset_of!(LanguageArguments, fits), 76);
 
 impl LanguageTask<'_> {
     /// The kernel's arguments, still without addresses.

@@ -121,6 +121,11 @@ fn notification_sizes() -> io::Result<()> {
 struct Padded<T>(T, [u64; 32]);
 type Notification = Padded<seccomp_notif>;
 type Response = Padded<seccomp_notif_resp>;
+// The records of linux/seccomp.h, at the start of each.
+static_assertions::assert_eq_size!(seccomp_notif, [u8; 80]);
+static_assertions::assert_eq_size!(seccomp_notif_resp, [u8; 24]);
+static_assertions::const_assert_eq!(std::mem::offset_of!(Notification, 0), 0);
+static_assertions::const_assert_eq!(std::mem::offset_of!(Response, 0), 0);
 
 const fn statement(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }

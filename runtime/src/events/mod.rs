@@ -124,4 +124,5 @@ pub struct Event {
     pub lost: u8,
 }
 
-const _: () = assert!(size_of::<Event>() == 32);
+static_assertions::assert_eq_size!(Event, [u8; 32]);
+static_assertions::const_assert_eq!(align_of::<Event>(), 32);
