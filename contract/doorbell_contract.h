@@ -431,6 +431,7 @@ enum doorbell_event {
 // checks each region at ENABLE, and one address space holds all functions
 #define DOORBELL_CAP_ISOLATED 0x00000100u
 #define DOORBELL_CAP_EVENTS 0x00000200u          // event rings (rule R23): EQ_BASE to EVENTS_DROPPED
+#define DOORBELL_CAP_WORKER_COUNTERS 0x00000400u // the counters of each worker, in the block WORKER
 // register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
 #define DOORBELL_CAP_WATCHDOG 0x00010000u
 // polls the slots: the check word publishes (rule R1), and the doorbell only wakes
@@ -448,6 +449,10 @@ enum doorbell_block {
   // pair.
   DOORBELL_BLOCK_DEVICE_MESSAGE = 0x01000,
   DOORBELL_BLOCK_DEVICE_MESSAGE_PER_QUEUE = 0x00010,
+  // Page 2, of the device's owner: the counters of a worker. Without CAPABILITY.WORKER_COUNTERS, and for a
+  // worker that was not built: SLVERR.
+  DOORBELL_BLOCK_WORKER = 0x02000,
+  DOORBELL_BLOCK_WORKER_PER_WORKER = 0x00020,
   // The page of a function: what it sets for all its queue pairs.
   DOORBELL_BLOCK_FUNCTION = 0x10000,
   DOORBELL_BLOCK_FUNCTION_PER_FUNCTION = 0x01000,
@@ -692,7 +697,7 @@ enum doorbell_reg {
 #define DOORBELL_RESET_WEIGHT 0x00000001u
 #define DOORBELL_RESET_STATE 0x00000002u
 
-// Counters, of the device and of queue pair 0: address of the low half; the high half is 4 above.
+// Counters, of the device, of queue pair 0 and of worker 0: address of the low half; the high half is 4 above.
 enum doorbell_cnt {
   DOORBELL_CNT_CYCLES = 0x00100,                 // clock cycles while active
   DOORBELL_CNT_DESCRIPTORS = 0x00108,            // descriptors consumed from the submission queue
@@ -724,6 +729,10 @@ enum doorbell_cnt {
   // cycles in which something waited for a slot of the completion queue, and for nothing else (rule R4)
   DOORBELL_CNT_QUEUE_STALL_CQ = 0x20118,
   DOORBELL_CNT_QUEUE_ERRORS = 0x20120,           // completions with status ERROR
+  DOORBELL_CNT_WORKER_TOKENS = 0x02000,          // tokens that the worker produced
+  DOORBELL_CNT_WORKER_BUSY = 0x02008,            // cycles in which the worker had a descriptor to run
+  // cycles in which a result of the worker was held back by the write port; part of BUSY
+  DOORBELL_CNT_WORKER_STALL_WRITE = 0x02010,
 };
 
 #endif

@@ -440,6 +440,9 @@ package desc_pkg;
   // event rings (rule R23): EQ_BASE to EVENTS_DROPPED
   localparam int          CAP_EVENTS_BIT = 9;
   localparam logic [31:0] CAP_EVENTS = 32'h0000_0200;
+  // the counters of each worker, in the block WORKER
+  localparam int          CAP_WORKER_COUNTERS_BIT = 10;
+  localparam logic [31:0] CAP_WORKER_COUNTERS = 32'h0000_0400;
   // register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
   localparam int          CAP_WATCHDOG_BIT = 16;
   localparam logic [31:0] CAP_WATCHDOG = 32'h0001_0000;
@@ -460,6 +463,10 @@ package desc_pkg;
   // pair.
   localparam logic [17:0] BLOCK_DEVICE_MESSAGE = 18'h0_1000;
   localparam logic [17:0] BLOCK_DEVICE_MESSAGE_PER_QUEUE = 18'h0_0010;
+  // Page 2, of the device's owner: the counters of a worker. Without CAPABILITY.WORKER_COUNTERS, and for a
+  // worker that was not built: SLVERR.
+  localparam logic [17:0] BLOCK_WORKER = 18'h0_2000;
+  localparam logic [17:0] BLOCK_WORKER_PER_WORKER = 18'h0_0020;
   // The page of a function: what it sets for all its queue pairs.
   localparam logic [17:0] BLOCK_FUNCTION = 18'h1_0000;
   localparam logic [17:0] BLOCK_FUNCTION_PER_FUNCTION = 18'h0_1000;
@@ -725,7 +732,7 @@ package desc_pkg;
   localparam logic [31:0] RESET_WEIGHT = 32'h0000_0001;
   localparam logic [31:0] RESET_STATE = 32'h0000_0002;
 
-  // Counters, of the device and of queue pair 0: address of the low half; the high half is 4 above.
+  // Counters, of the device, of queue pair 0 and of worker 0: address of the low half; the high half is 4 above.
   localparam logic [17:0] CNT_CYCLES = 18'h0_0100;           // clock cycles while active
   localparam logic [17:0] CNT_DESCRIPTORS = 18'h0_0108;      // descriptors consumed from the submission queue
   localparam logic [17:0] CNT_COMPLETIONS = 18'h0_0110;      // completions that have become visible
@@ -760,6 +767,11 @@ package desc_pkg;
   // cycles in which something waited for a slot of the completion queue, and for nothing else (rule R4)
   localparam logic [17:0] CNT_QUEUE_STALL_CQ = 18'h2_0118;
   localparam logic [17:0] CNT_QUEUE_ERRORS = 18'h2_0120;     // completions with status ERROR
+  localparam logic [17:0] CNT_WORKER_TOKENS = 18'h0_2000;    // tokens that the worker produced
+  // cycles in which the worker had a descriptor to run
+  localparam logic [17:0] CNT_WORKER_BUSY = 18'h0_2008;
+  // cycles in which a result of the worker was held back by the write port; part of BUSY
+  localparam logic [17:0] CNT_WORKER_STALL_WRITE = 18'h0_2010;
 
   /* verilator lint_on UNUSEDPARAM */
 

@@ -99,7 +99,7 @@ module mmio_regs
   end
 
   localparam logic [31:0] Capability   = CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_LOGP | CAP_POLICY
-                                       | CAP_ABORT | CAP_ISOLATED | CAP_EVENTS;
+                                       | CAP_ABORT | CAP_ISOLATED | CAP_EVENTS | CAP_WORKER_COUNTERS;
   localparam int          Windows      = 3;
   localparam int          QueueBits    = (Queues == 1) ? 1 : $clog2(Queues);
   localparam int          FunctionBits = (Functions == 1) ? 1 : $clog2(Functions);

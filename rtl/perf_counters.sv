@@ -1,5 +1,5 @@
-// Performance counters, 64 bits each: of the device, cleared when a queue pair is enabled while none is active, counting while
-// one is; and of each queue pair, cleared when it is enabled. A read gives one half as it is: whoever wants both reads the high
+// Performance counters, 64 bits each: of the device and of each worker, cleared when a queue pair is enabled while none is active,
+// counting while one is; and of each queue pair, cleared when it is enabled. A read gives one half as it is: whoever wants both reads the high
 // one before and behind the low one.
 //
 // Those of the queue pairs lie in memories, each with one place to count in a cycle: tokens are counted line by line, as the
@@ -57,6 +57,7 @@ module perf_counters
                stall_fetch_q, stall_order_q, stall_fence_q, read_beats_q, write_beats_q, prefixes_q, errors_q;
   logic [63:0] read_value, own_value;
   logic        stall_fetch;
+  logic               of_device, of_queue, of_worker;   // where a read goes
   logic [Workers-1:0] busy, frees, stalls;
   logic               clears;
   // Workers in use: those that the queue pairs may use which were enabled since the counters were cleared.
@@ -116,6 +117,36 @@ module perf_counters
       prefixes_q    <= '0;
       errors_q      <= '0;
     end
+  end
+
+  // ---------------------------------------------------------------- of each worker
+  logic [63:0] worker_value;
+  logic [3:0]  read_worker;
+  assign read_worker  = read_addr_i[8:5];
+  assign worker_value = gen_worker[Workers-1].found;
+
+  for (genvar w = 0; w < Workers; w++) begin : gen_worker
+    logic [63:0] own_tokens_q, own_busy_q, own_stalls_q;
+    logic [63:0] below, found;   // what a read finds among the workers below, and with this one
+    always_ff @(posedge clk_i) begin
+      if (!rst_ni || clears) begin
+        own_tokens_q <= '0;
+        own_busy_q   <= '0;
+        own_stalls_q <= '0;
+      end else if (active_i) begin
+        if (token_i[w]) own_tokens_q <= own_tokens_q + 64'd1;
+        if (busy[w])    own_busy_q   <= own_busy_q + 64'd1;
+        if (stalls[w])  own_stalls_q <= own_stalls_q + 64'd1;
+      end
+    end
+    if (w == 0) begin : gen_first
+      assign below = '0;
+    end else begin : gen_next
+      assign below = gen_worker[w-1].found;
+    end
+    assign found = !of_worker || read_worker != 4'(w)          ? below
+                 : read_addr_i[4:3] == CNT_WORKER_TOKENS[4:3] ? own_tokens_q
+                 : read_addr_i[4:3] == CNT_WORKER_BUSY[4:3]   ? own_busy_q : own_stalls_q;
   end
 
   // ---------------------------------------------------------------- of each queue pair
@@ -201,16 +232,18 @@ module perf_counters
 
   // ---------------------------------------------------------------- reads
   // Accesses are rare: the values are looked at only in their cycle.
-  logic of_device, of_queue;
   assign of_device  = read_addr_i[17:7] == CNT_CYCLES[17:7];
   assign of_queue   = read_addr_i[17:16] == CNT_QUEUE_DESCRIPTORS[17:16] && {1'b0, read_addr_i[15:12]} < 5'(Queues)
                    && read_addr_i[11:6] == CNT_QUEUE_DESCRIPTORS[11:6] && read_addr_i[5:3] <= CNT_QUEUE_ERRORS[5:3];
+
+  assign of_worker  = read_i && read_addr_i[17:9] == CNT_WORKER_TOKENS[17:9] && {1'b0, read_worker} < 5'(Workers)
+                   && read_addr_i[4:3] <= CNT_WORKER_STALL_WRITE[4:3];
 
   always_comb begin
     read_hit_o = 1'b0;
     read_value = '0;
     if (read_i) begin
-      read_hit_o = (of_device || of_queue) && read_addr_i[1:0] == '0;
+      read_hit_o = (of_device || of_queue || of_worker) && read_addr_i[1:0] == '0;
       case (read_addr_i[17:3])
         CNT_CYCLES[17:3]:       read_value = cycles_q;
         CNT_TOKENS[17:3]:       read_value = tokens_q;
@@ -228,7 +261,7 @@ module perf_counters
         CNT_WRITE_BEATS[17:3]:  read_value = write_beats_q;
         CNT_PREFIXES[17:3]:     read_value = prefixes_q;
         CNT_ERRORS[17:3]:       read_value = errors_q;
-        default:                read_value = own_value;
+        default:                read_value = of_worker ? worker_value : own_value;
       endcase
     end
   end

@@ -1,7 +1,7 @@
 // Where the address of a register access lies: its page, queue pair and function. Looked at only in the cycle of an
 // access.
 module register_place
-  import core_pkg::*;
+  import core_pkg::*, desc_pkg::BLOCK_DEVICE, desc_pkg::BLOCK_WORKER;
 #(
   parameter int Queues    = 1,
   parameter int Functions = 1
@@ -19,7 +19,7 @@ module register_place
   // is called in every cycle.
   assign page    = valid_i ? {addr_i[17:10] == 8'h01, addr_i[17:8] == 10'h008 || addr_i[17:8] == 10'h010, addr_i[17:16] == 2'b01 && !addr_i[11],
                               addr_i[17:16] == 2'b01 && addr_i[11], addr_i[17:16] == 2'b10} : '0;
-  assign numbers = valid_i ? {addr_i[17:12] == 6'd0 || page[3:0] != '0,
+  assign numbers = valid_i ? {addr_i[17:12] == BLOCK_DEVICE[17:12] || addr_i[17:12] == BLOCK_WORKER[17:12] || page[3:0] != '0,
                               page[3] ? addr_i[7:4] : page[1] ? addr_i[10:7] : page[0] ? addr_i[15:12] : 4'd0,
                               page[4] ? addr_i[9:6] : page[2:1] != '0 ? addr_i[15:12] : 4'd0} : '0;
   assign offset  = valid_i ? (page[4] ? {addr_i[17:10], 4'd0, addr_i[5:0]}

@@ -252,6 +252,69 @@ module rl_runtime_top_counters_tb;
     bench.host.end_case;
   endtask
 
+  // ---------------------------------------------------------------- by worker
+  // Two workers run, one of them twice as long, and the write port holds results back: each counter, added up over all workers, is
+  // the device's, and the workers' shares are those of their rollouts.
+  task automatic case_workers;
+    logic [17:0] own [0:2], sum [0:2];
+    logic [31:0] data;
+    logic        ok;
+    int          tokens [0:3], busy [0:3], held [0:3], value, all, held_back, workers;
+    own[0] = CNT_WORKER_TOKENS;      sum[0] = CNT_TOKENS;
+    own[1] = CNT_WORKER_BUSY;        sum[1] = CNT_BUSY;
+    own[2] = CNT_WORKER_STALL_WRITE; sum[2] = CNT_STALL_WRITE;
+    begin_case("counters of each worker");
+    bench.host.workers = 2;
+    bench.host.enable;
+    bench.u_memory.stall_w = 100;
+    bench.host.put_decode(1, 120);
+    bench.host.put_decode(2, 60);
+    bench.host.ring;
+    repeat (400) @(posedge bench.clk);
+    bench.u_memory.stall_w = 0;
+    bench.host.await_completions(2, 20000);
+    for (int k = 0; k < 3; k++) begin
+      all = 0;
+      for (int w = 0; w < 4; w++) begin
+        count(18'(own[k] + BLOCK_WORKER_PER_WORKER * w), value);
+        case (k)
+          0:       tokens[w] = value;
+          1:       busy[w]   = value;
+          default: held[w]   = value;
+        endcase
+        all = all + value;
+      end
+      expect_count("the sum over all workers", sum[k], all);
+    end
+    workers   = 0;
+    held_back = 0;
+    for (int w = 0; w < 4; w++) begin
+      if (tokens[w] == 120 || tokens[w] == 60) workers = workers + 1;
+      else if (tokens[w] != 0 || busy[w] != 0 || held[w] != 0) fail($sformatf("worker %0d counts %0d tokens", w, tokens[w]));
+      if (busy[w] < tokens[w] + held[w]) fail($sformatf("worker %0d is busy for %0d cycles", w, busy[w]));
+      held_back = held_back + held[w];
+    end
+    if (workers != 2) fail($sformatf("%0d workers count the tokens of 2 rollouts", workers));
+    if (held_back == 0) fail("no result was held back");
+
+    // There are 4 workers, each with 3 counters; nothing can be written.
+    for (int w = 0; w < 16; w++) begin
+      for (int k = 0; k < 4; k++) begin
+        for (int by = 0; by < 8; by++) begin
+          bench.u_registers.try_read(18'(CNT_WORKER_TOKENS + BLOCK_WORKER_PER_WORKER * w + 8 * k + by), data, ok);
+          if (ok !== (w < 4 && k < 3 && by % 4 == 0)) fail($sformatf("worker %0d, counter %0d, byte %0d: ok is %b", w, k, by, ok));
+          if (!ok && data !== 0) fail($sformatf("worker %0d, counter %0d, byte %0d: data %h", w, k, by, data));
+        end
+      end
+    end
+    bench.host.end_case;
+
+    // A start clears them.
+    bench.host.enable;
+    for (int w = 0; w < 4; w++) for (int k = 0; k < 3; k++) expect_count("a fresh start", 18'(own[k] + BLOCK_WORKER_PER_WORKER * w), 0);
+    bench.host.disable_device;
+  endtask
+
   // ---------------------------------------------------------------- 64 bits in two reads
   // No run is long enough for a high half: the bench sets the counters themselves.
   task automatic set_counter(input logic [17:0] addr, input logic [63:0] value);
@@ -354,6 +417,7 @@ module rl_runtime_top_counters_tb;
     case_stall_cq;
     case_stall_fetch;
     case_stall_order;
+    case_workers;
     finish_bench("rl_runtime_top_counters_tb");
   end
 endmodule

@@ -15,6 +15,7 @@ mod output;
 mod report;
 #[cfg(feature = "rtl")]
 mod waveform;
+mod workers;
 
 use std::process::ExitCode;
 

@@ -15,6 +15,7 @@ use doorbell_verify::replay::ReplayPlan;
 use serde_json::{Map, Value, json};
 
 use crate::output;
+use crate::workers::{workers, workers_json};
 
 /// Everything there is to tell.
 pub struct Report<'a> {
@@ -119,6 +120,9 @@ impl Report<'_> {
                     names.join(", ")
                 )
             };
+        }
+        for outcome in self.outcomes.iter().filter(|outcome| !outcome.workers.is_empty()) {
+            text += &format!("{}\n", workers(&outcome.name, &outcome.workers));
         }
         for Outcome { name, lockstep, .. } in self.outcomes {
             if let Some(Held { steps, words, difference: None }) = lockstep {
@@ -327,6 +331,7 @@ fn device(outcome: &Outcome) -> Value {
         "cycles": outcome.cycles,
         "wall_seconds": outcome.wall.as_secs_f64(),
         "tokens_per_second": tokens_per_second(outcome),
+        "workers": workers_json(&outcome.workers),
         "failure": outcome.failure.as_ref().map(ToString::to_string),
         "differing_rollout_ids": outcome.differing,
         "divergence": outcome.divergence.as_ref().map(divergence),

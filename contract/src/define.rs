@@ -162,7 +162,8 @@ macro_rules! named {
 macro_rules! registers {
     (
         blocks {
-            $($(#[$what:meta])* $block:ident = $base:literal, $per_function:literal, $per_queue:literal, $title:literal;)*
+            $($(#[$what:meta])* $block:ident = $base:literal, $per_function:literal, $per_queue:literal, $per_worker:literal,
+                $title:literal;)*
         }
         registers {
             $(
@@ -179,8 +180,15 @@ macro_rules! registers {
                 $own:ident = $own_label:literal, $own_lo:ident $own_low:literal, $own_hi:ident $own_high:literal;
             )*
         }
+        worker_counters {
+            $(
+                $(#[$about_worker:meta])*
+                $worker:ident = $worker_label:literal,
+                $worker_lo:ident $worker_low:literal, $worker_hi:ident $worker_high:literal;
+            )*
+        }
     ) => {
-        /// A group of registers that a device has once, or once for each function or queue pair.
+        /// A group of registers that a device has once, or once for each function, queue pair or worker.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Block {
             $($(#[$what])* $block,)*
@@ -202,9 +210,16 @@ macro_rules! registers {
                     $(Self::$block => $per_queue,)*
                 }
             }
+
+            /// Bytes from one worker's to the next one's; 0: it belongs to no worker.
+            pub const fn per_worker(self) -> u32 {
+                match self {
+                    $(Self::$block => $per_worker,)*
+                }
+            }
         }
 
-        /// Registers, each 32 bits, by their address for function 0 and queue pair 0; counters are two registers each.
+        /// Registers, each 32 bits, by their address for function 0, queue pair 0 and worker 0; counters are two registers each.
         #[repr(u32)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Register {
@@ -229,13 +244,24 @@ macro_rules! registers {
                 /// The high half (ro).
                 $own_hi = $own_high,
             )*
+            $(
+                $(#[$about_worker])*
+                ///
+                /// The low half (ro).
+                $worker_lo = $worker_low,
+                $(#[$about_worker])*
+                ///
+                /// The high half (ro).
+                $worker_hi = $worker_high,
+            )*
         }
 
         $crate::define::named! {
             Register {
                 $($register $text,)*
                 $($lo concat!($label, "_LO"), $hi concat!($label, "_HI"),)*
-                $($own_lo concat!("QUEUE_", $own_label, "_LO"), $own_hi concat!("QUEUE_", $own_label, "_HI")),*
+                $($own_lo concat!("QUEUE_", $own_label, "_LO"), $own_hi concat!("QUEUE_", $own_label, "_HI"),)*
+                $($worker_lo concat!("WORKER_", $worker_label, "_LO"), $worker_hi concat!("WORKER_", $worker_label, "_HI")),*
             }
         }
 
@@ -246,14 +272,17 @@ macro_rules! registers {
                     $(Self::$register => Block::$of,)*
                     $(Self::$lo | Self::$hi => Block::Device,)*
                     $(Self::$own_lo | Self::$own_hi => Block::Queue,)*
+                    $(Self::$worker_lo | Self::$worker_hi => Block::Worker,)*
                 }
             }
 
-            /// Its bus address, from the start of the device's pages, for what `place` names.
+            /// Its bus address, from the start of the device's pages, for what `place` names. In [`Block::Worker`]
+            /// `place.queue` is the worker's number.
             pub const fn address(self, place: $crate::Place) -> u32 {
                 self as u32
                     + self.block().per_function() * place.function as u32
                     + self.block().per_queue() * place.queue as u32
+                    + self.block().per_worker() * place.queue as u32
             }
 
             /// Who may write it.
@@ -325,6 +354,37 @@ macro_rules! registers {
             pub const fn of_device(self) -> Counter {
                 match self {
                     $(Self::$own => Counter::$own,)*
+                }
+            }
+        }
+
+        /// 64-bit counters of a worker, which clear with those of the device; read as those are.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum WorkerCounter {
+            $($(#[$about_worker])* $worker,)*
+        }
+
+        $crate::define::named! { WorkerCounter { $($worker $worker_label),* } }
+
+        impl WorkerCounter {
+            /// Register of the low half.
+            pub const fn lo(self) -> Register {
+                match self {
+                    $(Self::$worker => Register::$worker_lo,)*
+                }
+            }
+
+            /// Register of the high half.
+            pub const fn hi(self) -> Register {
+                match self {
+                    $(Self::$worker => Register::$worker_hi,)*
+                }
+            }
+
+            /// What counts the same for all workers together.
+            pub const fn of_device(self) -> Counter {
+                match self {
+                    $(Self::$worker => Counter::$worker,)*
                 }
             }
         }

@@ -461,6 +461,8 @@ bitflags::bitflags! {
         const ISOLATED = 1 << 8;
         /// Bit 9: event rings (rule R23): EQ_BASE to EVENTS_DROPPED
         const EVENTS = 1 << 9;
+        /// Bit 10: the counters of each worker, in the block WORKER
+        const WORKER_COUNTERS = 1 << 10;
         /// Bit 16: register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
         const WATCHDOG = 1 << 16;
         /// Bit 4: polls the slots: the check word publishes (rule R1), and the doorbell only wakes
@@ -471,19 +473,21 @@ bitflags::bitflags! {
 registers! {
     blocks {
         /// Page 0: what the device is and counts. Everybody may read it; its owner writes it.
-        Device = 0x0_0000, 0x0000, 0x0000, "DEVICE";
+        Device = 0x0_0000, 0x0000, 0x0000, 0x0000, "DEVICE";
         /// Page 0: what the device's owner gives to a function.
-        DeviceFunction = 0x0_0400, 0x0040, 0x0000, "DEVICE_FUNCTION";
+        DeviceFunction = 0x0_0400, 0x0040, 0x0000, 0x0000, "DEVICE_FUNCTION";
         /// Page 0: what the device's owner gives to a queue pair.
-        DeviceQueue = 0x0_0800, 0x0000, 0x0010, "DEVICE_QUEUE";
+        DeviceQueue = 0x0_0800, 0x0000, 0x0010, 0x0000, "DEVICE_QUEUE";
         /// Page 1, of the device's owner: the table of messages, laid out as that of MSI-X, a vector for each queue pair.
-        DeviceMessage = 0x0_1000, 0x0000, 0x0010, "DEVICE_MESSAGE";
+        DeviceMessage = 0x0_1000, 0x0000, 0x0010, 0x0000, "DEVICE_MESSAGE";
+        /// Page 2, of the device's owner: the counters of a worker. Without CAPABILITY.WORKER_COUNTERS, and for a worker that was not built: SLVERR.
+        Worker = 0x0_2000, 0x0000, 0x0000, 0x0020, "WORKER";
         /// The page of a function: what it sets for all its queue pairs.
-        Function = 0x1_0000, 0x1000, 0x0000, "FUNCTION";
+        Function = 0x1_0000, 0x1000, 0x0000, 0x0000, "FUNCTION";
         /// The page of a function: configuration and control of a queue pair. Only in the page of the function that owns it; in that of another every access answers SLVERR.
-        FunctionQueue = 0x1_0800, 0x1000, 0x0080, "FUNCTION_QUEUE";
+        FunctionQueue = 0x1_0800, 0x1000, 0x0080, 0x0000, "FUNCTION_QUEUE";
         /// The page of a queue pair, which a process may map: doorbells, arming, state, counters.
-        Queue = 0x2_0000, 0x0000, 0x1000, "QUEUE";
+        Queue = 0x2_0000, 0x0000, 0x1000, 0x0000, "QUEUE";
     }
     registers {
         /// ID (ro): DEVICE_ID
@@ -802,5 +806,13 @@ registers! {
         StallCq = "STALL_CQ", QueueStallCqLo 0x2_0118, QueueStallCqHi 0x2_011C;
         /// ERRORS of a queue pair: completions with status ERROR
         Errors = "ERRORS", QueueErrorsLo 0x2_0120, QueueErrorsHi 0x2_0124;
+    }
+    worker_counters {
+        /// TOKENS of a worker: tokens that the worker produced
+        Tokens = "TOKENS", WorkerTokensLo 0x0_2000, WorkerTokensHi 0x0_2004;
+        /// BUSY of a worker: cycles in which the worker had a descriptor to run
+        Busy = "BUSY", WorkerBusyLo 0x0_2008, WorkerBusyHi 0x0_200C;
+        /// STALL_WRITE of a worker: cycles in which a result of the worker was held back by the write port; part of BUSY
+        StallWrite = "STALL_WRITE", WorkerStallWriteLo 0x0_2010, WorkerStallWriteHi 0x0_2014;
     }
 }

@@ -49,12 +49,13 @@ impl SqKey {
 
 impl Register {
     /// The register at `address` of the device's pages, and whose it is; of a block that belongs to no function, or to no
-    /// queue pair, that number is 0. `None` where none lies.
+    /// queue pair, that number is 0; in [`Block::Worker`] `queue` is the worker's number. `None` where none lies.
     pub fn at(address: u32) -> Option<(Self, Place)> {
         const MOST: u32 = 16;
         Self::ALL.into_iter().find_map(|register| {
             let block = register.block();
-            let (functions, queues) = (block.per_function(), block.per_queue());
+            // No block belongs to queue pairs and to workers.
+            let (functions, queues) = (block.per_function(), block.per_queue() + block.per_worker());
             let above = address.checked_sub(register as u32)?;
             // A block that belongs to both has its queue pairs within the function's page.
             let function = above.checked_div(functions).unwrap_or(0);
@@ -438,7 +439,7 @@ mod tests {
                 let block = register.block();
                 let place = Place {
                     function: if block.per_function() == 0 { 0 } else { function },
-                    queue: if block.per_queue() == 0 { 0 } else { queue },
+                    queue: if block.per_queue() + block.per_worker() == 0 { 0 } else { queue },
                 };
                 assert_eq!(
                     Register::at(register.address(Place { function, queue })),

@@ -330,6 +330,10 @@ impl Platform for RtlPlatform {
         self.read_at(Place::FIRST, register)
     }
 
+    fn read_worker(&mut self, worker: u8, register: Register) -> Result<u32, DeviceError> {
+        self.read_at(Place { queue: worker, ..Place::FIRST }, register)
+    }
+
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
         Ok(self.simulate(self.slice, want.max(1) as u64)?)
     }

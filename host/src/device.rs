@@ -8,7 +8,7 @@ use crate::memory::SharedMemory;
 use crate::platform::Platform;
 use crate::ports::SharedDevice;
 use doorbell_contract::{
-    Capability, Counter, HwCompletion, HwDesc, HwEvent, HwPolicy, QueueCounter, Register,
+    Capability, Counter, HwCompletion, HwDesc, HwEvent, HwPolicy, QueueCounter, Register, WorkerCounter,
 };
 
 /// A device with one queue pair, whatever executes behind it.
@@ -147,6 +147,15 @@ pub trait Device: Send {
     /// # Errors
     /// A failure of the device.
     fn queue_counters(&mut self) -> Result<Vec<QueueCounters>, DeviceError> {
+        Ok(vec![])
+    }
+
+    /// The counters of each worker of its device since the device's [`counters`](Self::counters) were cleared, by the worker's number.
+    /// Allocates. The default, none, is for devices without CAPABILITY.WORKER_COUNTERS.
+    ///
+    /// # Errors
+    /// A failure of the device.
+    fn worker_counters(&mut self) -> Result<Vec<WorkerCounters>, DeviceError> {
         Ok(vec![])
     }
 
@@ -378,6 +387,31 @@ impl QueueCounters {
     /// All counters, in the order of the contract.
     pub fn iter(&self) -> impl Iterator<Item = (QueueCounter, u64)> + '_ {
         QueueCounter::ALL.into_iter().zip(self.0)
+    }
+}
+
+/// A snapshot of a worker's counters, likewise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerCounters([u64; WorkerCounter::ALL.len()]);
+
+impl WorkerCounters {
+    /// Reads every counter through `read`.
+    ///
+    /// # Errors
+    /// The first that `read` returns.
+    pub fn read(
+        mut read: impl FnMut(WorkerCounter) -> Result<u64, DeviceError>,
+    ) -> Result<Self, DeviceError> {
+        let mut values = [0; WorkerCounter::ALL.len()];
+        for (value, counter) in values.iter_mut().zip(WorkerCounter::ALL) {
+            *value = read(counter)?;
+        }
+        Ok(Self(values))
+    }
+
+    /// One counter's value.
+    pub fn get(&self, counter: WorkerCounter) -> u64 {
+        self.0[counter as usize]
     }
 }
 

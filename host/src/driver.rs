@@ -8,7 +8,7 @@ use bitflags::Flags;
 use bytemuck::cast_slice_mut;
 
 use crate::config::{Checked, Layout, QueueConfig};
-use crate::device::{Counters, Device, Features, QueueCounters, TokenRegion};
+use crate::device::{Counters, Device, Features, QueueCounters, TokenRegion, WorkerCounters};
 use crate::error::{DeviceError, Timeout};
 use crate::language::{LanguageRegions, WordRegion};
 use crate::ledger::{Broken, Ledger};
@@ -19,7 +19,7 @@ use crate::queue::{CompletionQueue, Depth, EventQueue, SubmissionQueue};
 use crate::split::{Completer, Submitter, split};
 use doorbell_contract::{
     Block, CONTRACT_VERSION, Capability, CompletionFlags, Control, Counter, DEVICE_ID, DeviceFault,
-    EventKind, HwCompletion, HwDesc, HwEvent, HwPolicy, QueueCounter, Register, State,
+    EventKind, HwCompletion, HwDesc, HwEvent, HwPolicy, QueueCounter, Register, State, WorkerCounter,
 };
 
 /// A device with its queue pair.
@@ -121,12 +121,21 @@ fn counter(platform: &mut impl Platform, counter: Counter) -> Result<u64, Device
 
 /// Reads a 64-bit counter that counts on between its halves.
 fn halves(platform: &mut impl Platform, low: Register, high: Register) -> Result<u64, DeviceError> {
-    let before = platform.read_register(high)?;
-    let mut value = platform.read_register(low)?;
-    let after = platform.read_register(high)?;
+    halves_by(|register| platform.read_register(register), low, high)
+}
+
+/// Likewise, each register through `read`.
+fn halves_by(
+    mut read: impl FnMut(Register) -> Result<u32, DeviceError>,
+    low: Register,
+    high: Register,
+) -> Result<u64, DeviceError> {
+    let before = read(high)?;
+    let mut value = read(low)?;
+    let after = read(high)?;
     if after != before {
         // The low half ran over; it takes 2^32 counts to do so again.
-        value = platform.read_register(low)?;
+        value = read(low)?;
     }
     Ok(u64::from(after) << 32 | u64::from(value))
 }
@@ -510,6 +519,15 @@ impl<P: Platform> Driver<P> {
         halves(&mut self.platform, counter.lo(), counter.hi())
     }
 
+    /// Reads a counter of the worker of this number.
+    ///
+    /// # Errors
+    /// `ReadRefused` where the device has no such worker or no CAPABILITY.WORKER_COUNTERS, or a failure of the device.
+    pub fn worker_counter(&mut self, worker: u8, counter: WorkerCounter) -> Result<u64, DeviceError> {
+        let platform = &mut self.platform;
+        halves_by(|register| platform.read_worker(worker, register), counter.lo(), counter.hi())
+    }
+
     /// The queue pair as two halves, for two threads: one submits, one takes completions.
     ///
     /// # Errors
@@ -799,6 +817,17 @@ impl<P: Platform> Device for Driver<P> {
 
     fn queue_counters(&mut self) -> Result<Vec<QueueCounters>, DeviceError> {
         Ok(vec![QueueCounters::read(|counter| self.queue_counter(counter))?])
+    }
+
+    fn worker_counters(&mut self) -> Result<Vec<WorkerCounters>, DeviceError> {
+        if !self.parts.features.capability.contains(Capability::WORKER_COUNTERS) {
+            return Ok(vec![]);
+        }
+        // Workers have numbers of 4 bits where they have counters.
+        let workers = self.platform.read_register(Register::CapWorkers)?.min(16) as u8;
+        (0..workers)
+            .map(|worker| WorkerCounters::read(|counter| self.worker_counter(worker, counter)))
+            .collect()
     }
 
     fn shared_device(&self) -> Option<SharedDevice> {

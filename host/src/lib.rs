@@ -47,7 +47,7 @@ pub mod split;
 pub use doorbell_contract as contract;
 
 pub use config::QueueConfig;
-pub use device::{Counters, Device, Features, QueueCounters, TokenRegion};
+pub use device::{Counters, Device, Features, QueueCounters, TokenRegion, WorkerCounters};
 pub use driver::Driver;
 pub use error::DeviceError;
 pub use language::LanguageRegions;

@@ -47,6 +47,15 @@ pub trait Platform: Send {
     /// `ReadRefused` where the device answers SLVERR; anything else is a failure of the device.
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError>;
 
+    /// Reads `register` of the block WORKER for the worker of this number. The default is for devices without such counters.
+    ///
+    /// # Errors
+    /// As [`read_register`](Self::read_register).
+    fn read_worker(&mut self, worker: u8, register: Register) -> Result<u32, DeviceError> {
+        let _ = worker;
+        Err(DeviceError::ReadRefused { device: self.name().to_owned(), register })
+    }
+
     /// Gives the device time: until about `want` completions (taken as 1 if 0) have been posted, or a bounded slice
     /// of its time has passed.
     ///
@@ -132,6 +141,10 @@ impl<P: Platform + ?Sized> Platform for Box<P> {
 
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
         (**self).read_register(register)
+    }
+
+    fn read_worker(&mut self, worker: u8, register: Register) -> Result<u32, DeviceError> {
+        (**self).read_worker(worker, register)
     }
 
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {

@@ -513,6 +513,11 @@ impl<D: Pages> Platform for QueuePort<D> {
         read.map_err(|error| self.named(error))
     }
 
+    fn read_worker(&mut self, worker: u8, register: Register) -> Result<u32, DeviceError> {
+        let read = self.shared.device().read_worker(worker, register);
+        read.map_err(|error| self.named(error))
+    }
+
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
         if let Some(line) = &mut self.line {
             return line.advance();

@@ -72,6 +72,8 @@ impl Built {
             || register.block() == Block::DeviceMessage
         {
             self.features.contains(Capability::INTERRUPT)
+        } else if register.block() == Block::Worker {
+            self.features.contains(Capability::WORKER_COUNTERS)
         } else if register == Register::BusTimeout {
             self.features.contains(Capability::WATCHDOG)
         } else {
@@ -339,7 +341,7 @@ impl Registers {
     /// Whether what a register belongs to is active.
     fn is_active(&self, register: Register, place: Place) -> bool {
         match register.block() {
-            Block::Device => self.queues.iter().any(QueueRegisters::is_active),
+            Block::Device | Block::Worker => self.queues.iter().any(QueueRegisters::is_active),
             Block::DeviceFunction | Block::Function => self.is_function_active(place.function),
             Block::DeviceQueue | Block::DeviceMessage | Block::FunctionQueue | Block::Queue => {
                 self.queue(place.queue).is_active()

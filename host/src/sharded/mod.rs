@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use crate::device::{Counters, Device, Features, QueueCounters, TokenRegion};
+use crate::device::{Counters, Device, Features, QueueCounters, TokenRegion, WorkerCounters};
 use crate::error::DeviceError;
 use crate::language::LanguageRegions;
 use doorbell_contract::{
@@ -459,6 +459,19 @@ impl Device for Sharded {
         let mut all = Vec::with_capacity(self.shards.len());
         self.each(|shard| {
             all.extend(shard.queue_counters()?);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    /// Those of all devices, one device behind the other.
+    fn worker_counters(&mut self) -> Result<Vec<WorkerCounters>, DeviceError> {
+        let mut all = Vec::new();
+        let mut seen = HashSet::new();
+        self.each(|shard| {
+            if shard.shared_device().is_none_or(|device| seen.insert(device)) {
+                all.extend(shard.worker_counters()?);
+            }
             Ok(())
         })?;
         Ok(all)

@@ -513,6 +513,8 @@ class Capability(IntFlag):
     """the device itself confines each access to the windows of its function (rule R11); without it, software checks each region at ENABLE, and one address space holds all functions"""
     EVENTS = 1 << 9
     """event rings (rule R23): EQ_BASE to EVENTS_DROPPED"""
+    WORKER_COUNTERS = 1 << 10
+    """the counters of each worker, in the block WORKER"""
     WATCHDOG = 1 << 16
     """register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)"""
     SLOT_POLLING = 1 << 4
@@ -844,3 +846,14 @@ class QueueCounter:
     """cycles in which something waited for a slot of the completion queue, and for nothing else (rule R4)"""
     ERRORS = Register("ERRORS", 0x2_0120, 0, 0x1000)
     """completions with status ERROR"""
+
+
+class WorkerCounter:
+    """The counters of a worker, 64 bits each: `at(queue=worker)`."""
+
+    TOKENS = Register("TOKENS", 0x0_2000, 0, 0x0020)
+    """tokens that the worker produced"""
+    BUSY = Register("BUSY", 0x0_2008, 0, 0x0020)
+    """cycles in which the worker had a descriptor to run"""
+    STALL_WRITE = Register("STALL_WRITE", 0x0_2010, 0, 0x0020)
+    """cycles in which a result of the worker was held back by the write port; part of BUSY"""

@@ -17,7 +17,7 @@ pub use divergence::{Divergence, FieldDifference, TokenDifference};
 use crate::lockstep::Held;
 use crate::replay::{Progress, ReplayFailure, ReplayPlan, replay};
 use doorbell_contract::{Counter, Status};
-use doorbell_host::device::Device;
+use doorbell_host::device::{Device, WorkerCounters};
 use doorbell_host::error::DeviceError;
 use judge::{Side, judge};
 use record::Record;
@@ -38,6 +38,8 @@ pub struct Outcome {
     pub digest: u64,
     /// Counter CYCLES at the end; `None` where the device no longer answered.
     pub cycles: Option<u64>,
+    /// Counters of each worker at the end; empty where the device has none.
+    pub workers: Vec<WorkerCounters>,
     /// Versions of the policy that were published.
     pub published: u16,
     /// Completions as SUPERSEDED.
@@ -87,12 +89,13 @@ pub fn compare(
                 scope.spawn(move || {
                     let replay = replay(plan, &mut **device, &mut |at| progress(place, at));
                     let cycles = device.counters().ok().map(|counters| counters.get(Counter::Cycles));
+                    let workers = device.worker_counters().unwrap_or_default();
                     let mut record = Record::new(plan, replay);
                     let digest = record.digest(&**device).unwrap_or_else(|error| {
                         record.fail(error);
                         0
                     });
-                    (record, digest, cycles)
+                    (record, digest, (cycles, workers))
                 })
             })
             .collect();
@@ -114,7 +117,7 @@ pub fn compare(
         .into_iter()
         .zip(runs)
         .zip(verdicts.into_iter().zip(reruns))
-        .map(|((name, (record, digest, cycles)), ((divergence, differing), rerun))| {
+        .map(|((name, (record, digest, (cycles, workers))), ((divergence, differing), rerun))| {
             let replay = record.into_replay();
             let superseded =
                 replay.completions.iter().filter(|end| end.status == Status::Superseded as u8).count();
@@ -129,6 +132,7 @@ pub fn compare(
                 lockstep: None,
                 digest,
                 cycles,
+                workers,
                 wall: replay.wall,
                 failure: replay.failure,
                 divergence,

@@ -4,7 +4,7 @@ use super::rig::{numbered, refused};
 use super::{Bench, Failure, Rig, ensure, ensure_eq};
 use doorbell_contract::{
     Access, Capability, Control, Counter, DeviceFault, EventControl, FunctionControl, HwCompletion, HwDesc,
-    LENGTH_LIMIT_MAX, QueueCounter, Register, State,
+    LENGTH_LIMIT_MAX, QueueCounter, Register, State, WorkerCounter,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::{Device, Features};
@@ -257,6 +257,7 @@ fn present(platform: &mut dyn Platform) -> Result<Vec<Register>, Failure> {
         (!has(Capability::INTERRUPT), Register::CoalesceCount..=Register::CoalesceCount),
         (!has(Capability::INTERRUPT), Register::CoalesceTime..=Register::CoalesceTime),
         (!has(Capability::INTERRUPT), Register::MessageAddressLo..=Register::MessageControl),
+        (!has(Capability::WORKER_COUNTERS), Register::WorkerTokensLo..=Register::WorkerStallWriteHi),
     ];
     let is_absent =
         |register: &Register| absent.iter().any(|(absent, range)| *absent && range.contains(register));
@@ -442,7 +443,27 @@ pub(super) fn counters_count(bench: &mut Bench<'_>) -> Result<(), Failure> {
     );
     ensure!(counters.get(Counter::Busy) >= 3 * tokens, "BUSY is {}", counters.get(Counter::Busy));
     ensure!(counters.get(Counter::Cycles) > 0, "CYCLES is 0");
+    counters_of_workers(&mut rig)?;
     counters_of_a_queue_pair(&mut rig)
+}
+
+/// Of a device that has them: added up over all workers they are the device's, and each is that of the worker's own rollouts.
+fn counters_of_workers(rig: &mut Rig) -> Result<(), Failure> {
+    let (workers, all) = (rig.driver.worker_counters()?, rig.driver.counters()?);
+    if workers.is_empty() {
+        return Ok(());
+    }
+    ensure_eq!(workers.len(), rig.driver.read(Register::CapWorkers)? as usize, "workers that have counters");
+    for counter in WorkerCounter::ALL {
+        let sum: u64 = workers.iter().map(|worker| worker.get(counter)).sum();
+        ensure_eq!(sum, all.get(counter.of_device()), "{counter} of all workers");
+    }
+    for (number, worker) in workers.iter().enumerate() {
+        let [tokens, busy] = [WorkerCounter::Tokens, WorkerCounter::Busy].map(|counter| worker.get(counter));
+        // Two wait states before each token.
+        ensure!(busy >= 3 * tokens, "worker {number} was busy for {busy} cycles and made {tokens} tokens");
+    }
+    Ok(())
 }
 
 /// They count for their queue pair, keep their value behind a disable, and clear at its ENABLE.

@@ -5,7 +5,7 @@ use crate::replay::ReplayPlan;
 use delegate::delegate;
 use doorbell_contract::{HwCompletion, HwDesc};
 use doorbell_host::config::QueueConfig;
-use doorbell_host::device::{Counters, Device, Features, QueueCounters, TokenRegion};
+use doorbell_host::device::{Counters, Device, Features, QueueCounters, TokenRegion, WorkerCounters};
 use doorbell_host::driver::Driver;
 use doorbell_host::error::DeviceError;
 
@@ -126,6 +126,7 @@ impl Device for Tampered {
             fn token_shard(&self, delta_offset: u64) -> usize;
             fn counters(&mut self) -> Result<Counters, DeviceError>;
             fn queue_counters(&mut self) -> Result<Vec<QueueCounters>, DeviceError>;
+            fn worker_counters(&mut self) -> Result<Vec<WorkerCounters>, DeviceError>;
             fn disable(&mut self) -> Result<(), DeviceError>;
             fn enable(&mut self) -> Result<(), DeviceError>;
         }

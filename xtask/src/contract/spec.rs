@@ -36,6 +36,9 @@ pub struct Spec {
     /// Likewise, of a queue pair.
     #[serde(alias = "queue_counter")]
     pub queue_counters: Vec<Counter>,
+    /// Likewise, of a worker.
+    #[serde(alias = "worker_counter")]
+    pub worker_counters: Vec<Counter>,
     /// The page that a GPU's kernel and its host share; not of the wire.
     pub mailbox: Mailbox,
 }
@@ -190,6 +193,9 @@ pub struct Block {
     /// Bytes from one queue pair's to the next one's; 0: it belongs to no queue pair.
     #[serde(default)]
     pub per_queue: u32,
+    /// Bytes from one worker's to the next one's; 0: it belongs to no worker.
+    #[serde(default)]
+    pub per_worker: u32,
     /// Where it lies, and for whom.
     pub doc: String,
 }
@@ -254,12 +260,14 @@ pub enum Built {
     Built,
 }
 
-/// The blocks in which counters lie: those of the device, those of a queue pair.
+/// The blocks in which counters lie: those of the device, those of a queue pair, those of a worker.
 pub const COUNTERS: &str = "DEVICE";
 /// See [`COUNTERS`].
 pub const QUEUE_COUNTERS: &str = "QUEUE";
+/// See [`COUNTERS`].
+pub const WORKER_COUNTERS: &str = "WORKER";
 
-/// A 64-bit counter, of the device or of a queue pair: low half at `offset` of its block, high half 4 above.
+/// A 64-bit counter, of the device, of a queue pair or of a worker: low half at `offset` of its block, high half 4 above.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counter {
@@ -267,7 +275,7 @@ pub struct Counter {
     pub name: String,
     /// Bytes from the start of its block to the low half.
     pub offset: u32,
-    /// Address of the low half, for queue pair 0.
+    /// Address of the low half, for queue pair 0 and worker 0.
     #[serde(skip_deserializing)]
     pub address: u32,
     /// What it counts.
@@ -343,8 +351,11 @@ impl Spec {
                 .base;
             register.address = base.saturating_add(register.offset);
         }
-        for (counters, block) in [(&mut spec.counters, COUNTERS), (&mut spec.queue_counters, QUEUE_COUNTERS)]
-        {
+        for (counters, block) in [
+            (&mut spec.counters, COUNTERS),
+            (&mut spec.queue_counters, QUEUE_COUNTERS),
+            (&mut spec.worker_counters, WORKER_COUNTERS),
+        ] {
             let found = spec.blocks.iter().find(|candidate| candidate.name == block);
             let base = found.with_context(|| format!("counters: no block {block}"))?.base;
             for counter in counters {

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::spec::{COUNTERS, Counter, Field, Mailbox, QUEUE_COUNTERS, Record, Reset, Set, Spec, camel};
+use super::spec::{
+    COUNTERS, Counter, Field, Mailbox, QUEUE_COUNTERS, Record, Reset, Set, Spec, WORKER_COUNTERS, camel,
+};
 
 /// Bytes of a page of registers.
 const PAGE: u32 = 0x1000;
@@ -148,9 +150,11 @@ fn registers(spec: &Spec, out: &mut Vec<String>) {
             out.push(format!("counter {name}: offset {:#05x} is outside the block {block}", c.offset));
         }
     }
-    for c in &spec.queue_counters {
-        if !spec.counters.iter().any(|of_device| of_device.name == c.name) {
-            out.push(format!("counter QUEUE_{0}: the device has no counter {0}", c.name));
+    for (counters, prefix) in [(&spec.queue_counters, "QUEUE"), (&spec.worker_counters, "WORKER")] {
+        for c in counters {
+            if !spec.counters.iter().any(|of_device| of_device.name == c.name) {
+                out.push(format!("counter {prefix}_{0}: the device has no counter {0}", c.name));
+            }
         }
     }
     for pair in all.windows(2) {
@@ -164,7 +168,9 @@ fn registers(spec: &Spec, out: &mut Vec<String>) {
 /// All counters, each with its name among all and the block in which it lies.
 fn all_counters(spec: &Spec) -> impl Iterator<Item = (&Counter, String, &'static str)> {
     let device = spec.counters.iter().map(|c| (c, c.name.clone(), COUNTERS));
-    device.chain(spec.queue_counters.iter().map(|c| (c, format!("QUEUE_{}", c.name), QUEUE_COUNTERS)))
+    let queue = spec.queue_counters.iter().map(|c| (c, format!("QUEUE_{}", c.name), QUEUE_COUNTERS));
+    let worker = spec.worker_counters.iter().map(|c| (c, format!("WORKER_{}", c.name), WORKER_COUNTERS));
+    device.chain(queue).chain(worker)
 }
 
 /// No two blocks share an address, whatever their function and queue pair, and what belongs to one function or queue pair
@@ -175,8 +181,12 @@ fn blocks(spec: &Spec, out: &mut Vec<String>) {
         let count = |stride: u32| if stride == 0 { 1 } else { MOST };
         for function in 0..count(block.per_function) {
             for queue in 0..count(block.per_queue) {
-                let start = block.base + function * block.per_function + queue * block.per_queue;
-                all.push((start, start + block.size, &block.name));
+                for worker in 0..count(block.per_worker) {
+                    let strides =
+                        function * block.per_function + queue * block.per_queue + worker * block.per_worker;
+                    let start = block.base + strides;
+                    all.push((start, start + block.size, &block.name));
+                }
             }
         }
         if block.base >= PAGE && ![0, PAGE].contains(&block.per_function) {
@@ -224,6 +234,7 @@ fn names(spec: &Spec, out: &mut Vec<String>) {
         flat.push((format!("BLOCK_{}", b.name), format!("block {}", b.name)));
         flat.push((format!("BLOCK_{}_PER_FUNCTION", b.name), format!("block {}", b.name)));
         flat.push((format!("BLOCK_{}_PER_QUEUE", b.name), format!("block {}", b.name)));
+        flat.push((format!("BLOCK_{}_PER_WORKER", b.name), format!("block {}", b.name)));
     }
     for r in &spec.registers {
         upper("register", &r.name);

@@ -327,6 +327,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let judges = ends.rewards.shutdown(PATIENCE);
     let stored = ends.trajectories.finish();
     let device_counters = ends.device.counters();
+    let workers = ends.device.worker_counters().unwrap_or_default();
     let events = collector.map(|collector| collector.finish());
     metrics.end();
     if let (Some((_, Err(error))), Ok(())) = (&events, &result) {
@@ -361,6 +362,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         mean_score: metrics.status().mean_score(),
         judges: &judges,
         device_counters: device_counters.ok(),
+        workers,
         capacity,
         events: events.map(|(report, _)| report),
         kv,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use comfy_table::Table;
 use doorbell_contract::{Counter, ErrorCode, HwCompletion};
 use doorbell_guard::Facts;
-use doorbell_host::Counters as DeviceCounters;
+use doorbell_host::{Counters as DeviceCounters, WorkerCounters};
 use doorbell_runtime::events::STAGES;
 use doorbell_runtime::kv::PrefixCounts;
 use doorbell_runtime::metrics::{CounterValues, ThreadTime};
@@ -20,6 +20,7 @@ use super::Args;
 use super::language::Verdict;
 use super::reward::{Model, Who};
 use crate::output::table;
+use crate::workers::{workers, workers_json};
 
 /// Everything that is known of a run.
 pub struct Report<'a> {
@@ -38,6 +39,8 @@ pub struct Report<'a> {
     pub mean_score: Option<f64>,
     pub judges: &'a Shutdown,
     pub device_counters: Option<DeviceCounters>,
+    /// Of each worker of the device, if it tells.
+    pub workers: Vec<WorkerCounters>,
     /// Slots of the device's submission queue.
     pub capacity: usize,
     pub events: Option<doorbell_runtime::events::Report>,
@@ -93,6 +96,9 @@ impl Report<'_> {
         let mut text = format!("{}\n\n{}\n", self.heading(), self.totals());
         let values = &self.values;
         let _ = writeln!(text, "\n{}", self.threads());
+        if !self.workers.is_empty() {
+            let _ = writeln!(text, "\n{}", workers(&self.device, &self.workers));
+        }
         if let Some(events) = &self.events {
             let _ = writeln!(text, "\n{}", events.to_string().trim_end());
         }
@@ -366,6 +372,7 @@ impl Report<'_> {
             })),
             "strict": facts,
         });
+        value["device_workers"] = workers_json(&self.workers);
         if let Some(model) = &self.args.model {
             value["model"] = json!(model);
             value["prompts"] = json!(self.args.prompts);
