@@ -395,7 +395,8 @@ impl Registers {
                 value
             }
             Register::MessageAddressHi | Register::MessageData => value,
-            Register::MessageControl => value & MessageControl::all().bits(),
+            // A message is written at once: SENDING reads 0.
+            Register::MessageControl => value & MessageControl::MASK.bits(),
             Register::Abort => return self.queue_mut(place.queue).write_abort(value),
             Register::EqHead => {
                 require(self.is_function_active(place.function))?;
