@@ -417,7 +417,10 @@ module event_ring
   // ---------------------------------------------------------------- what is told next
   // Its moments are read in one cycle, and it is put into its slot in the next.
   logic                 told_fault_q, told_alone_q, frees;
-  logic [3:0]           pick_owner, told_owner_q;
+  logic [3:0]           pick_owner;
+  /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most functions
+  logic [3:0]           told_owner_q;
+  /* verilator lint_on UNUSEDSIGNAL */
   logic [QueueBits-1:0] told_pair_q, told_for_q;             // for: the queue pair that waits for its response
   logic [31:0]          pick_index, told_index_q;
   /* verilator lint_off UNUSEDSIGNAL */  // whether it reads memory is of no use any more

@@ -87,7 +87,7 @@ module axi_writer_tb;
   int           users = 0;
   logic [63:0]  want_addr [0:Many-1], want_strb [0:Many-1];
   logic [511:0] want_data [0:Many-1];
-  int           pushed = 0, seen = 0, acked = 0, stall_line, completion_percent, most = 0, k;
+  int           pushed = 0, seen = 0, acked = 0, stall_line, completion_percent, completions_out = 0, most = 0, k;
   logic         took_line, took_completion, took_message;
   int           messages = 0, messages_acked = 0;
   logic [Queues-1:0] message_out = '0;  // of these queue pairs one is in flight
@@ -119,6 +119,8 @@ module axi_writer_tb;
       message_out[ack_id - MESSAGE_AXI_ID] = 1'b0;
     end
     took_completion = completion_valid && completion_ready;
+    if (took_completion) completions_out = completions_out + 1;
+    if (ack && ack_id >= COMPLETION_AXI_ID && ack_id < MESSAGE_AXI_ID) completions_out = completions_out - 1;
     took_line       = line_valid;
     took_message    = message_valid && message_ready;
     took_event      = event_valid && event_ready;
@@ -185,7 +187,8 @@ module axi_writer_tb;
       line_last   <= 4'(between(k, 15));
     end
     if (!completion_valid || took_completion) begin
-      completion_valid  <= chance(completion_percent);
+      // Each comes with a place: half of the writes in flight are completions at most.
+      completion_valid  <= chance(completion_percent) && completions_out < MAX_WRITES / 2;
       completion_queue  <= below(Queues);
       completion_urgent <= chance(50);
       completion_addr   <= Base + 64 * below(Lines);
