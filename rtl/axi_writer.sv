@@ -208,7 +208,7 @@ module axi_writer
   assign m_axi_awprot  = AXI_PROT;
   assign m_axi_wlast   = 1'b1;
   assign m_axi_bready = 1'b1;
-  assign ack_o        = m_axi_bvalid && !idle_o;  // a response that nobody waits for is dropped
+  assign ack_o        = m_axi_bvalid && !idle_o;  // with nothing in flight a response is dropped; else none may come that nobody waits for
   assign ack_id_o     = m_axi_bid;
   assign ack_error_o  = m_axi_bresp != '0;
   assign idle_o       = in_flight_q == '0;
