@@ -89,7 +89,7 @@ module axi_writer
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
 
-  localparam int CountBits = $clog2(MAX_WRITES) + 2;   // and messages, and events
+  localparam int CountBits = $clog2(MAX_WRITES) + 3;   // and completions, messages, events and stores
   localparam int SourceBits = (Workers == 1) ? 1 : $clog2(Workers);
   localparam int QueueBits  = (Queues == 1) ? 1 : $clog2(Queues);
 
@@ -116,12 +116,12 @@ module axi_writer
     if (start_i) owner_q[start_pair] <= start_config_i.owner;
   end
 
-  // Half of the writes in flight are for token lines.
+  // Token lines; half as many completions come with a place of their own.
   logic [Workers-1:0] may_write;
   logic               gives;
   assign gives = ack_o && m_axi_bid < COMPLETION_AXI_ID;
 
-  place_quota #(.Sources(Workers), .Places(MAX_WRITES / 2)) u_quota (
+  place_quota #(.Sources(Workers), .Places(MAX_WRITES)) u_quota (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
     .take_i  (line_valid_i),

@@ -713,7 +713,7 @@ module completion_ring
   assign flushed_queue_o = 4'(beat_pair);
 
   // ---------------------------------------------------------------- places among the writes in flight
-  // Half of all are for completions: of these half evenly for each queue pair, the others for whoever comes. A completion takes one when
+  // Half as many as token lines have: of these half evenly for each queue pair, the others for whoever comes. A completion takes one when
   // it is chosen. It is given back once: with the response of its beat, when it joins a beat that has one, or when it is dropped or
   // flushed behind a disable.
   localparam int WritePlaces = MAX_WRITES / 2;
