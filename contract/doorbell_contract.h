@@ -412,8 +412,11 @@ enum doorbell_event {
 #define DOORBELL_FAULT_BUS_TIMEOUT 0x00000100u
 
 // Bits of the MESSAGE_CONTROL register.
-// 1: the vector sends nothing; what fires meanwhile stays pending, and is one message once this is 0
+// 1: the vector hands no message to the bus; what fires meanwhile stays pending, and is one message once
+// this is 0
 #define DOORBELL_MESSAGE_CONTROL_MASK 0x00000001u
+// read-only: a message of the vector was handed to the bus, and is not answered yet
+#define DOORBELL_MESSAGE_CONTROL_SENDING 0x00000002u
 
 // Bits of the EVENT_CONTROL register.
 // an event of the kind LIFE for each completion of the function that is visible
@@ -522,7 +525,7 @@ enum doorbell_reg {
   DOORBELL_REG_MESSAGE_ADDRESS_LO = 0x01000,
   DOORBELL_REG_MESSAGE_ADDRESS_HI = 0x01004,     // high half
   DOORBELL_REG_MESSAGE_DATA = 0x01008,           // what is written there: 4 bytes
-  DOORBELL_REG_MESSAGE_CONTROL = 0x0100C,        // MASK; other bits are ignored and read 0
+  DOORBELL_REG_MESSAGE_CONTROL = 0x0100C,        // MASK, SENDING; other bits are ignored and read 0
   DOORBELL_REG_FN_CONTROL = 0x10000,             // bit 0 RESET
   // checkpoint of descriptors that give 0; 0 and 0xFFFF_FFFF are never
   DOORBELL_REG_CHECKPOINT_DEFAULT = 0x10010,

@@ -1,7 +1,7 @@
 // The write side of the AXI master: one 64-byte beat per cycle, each its own burst, so none crosses 4 KiB.
 // A message goes before all else: it is rare. A full completion beat goes before token lines, half a one behind them.
-// Responses that are withheld from one worker, or from the completions of one queue pair, leave room for the writes of the
-// others; of messages a queue pair has one in flight (interrupts).
+// Responses that are withheld from one worker leave room for the writes of the others. Completions come with a place
+// (completion_ring); of messages a queue pair has one in flight (interrupts).
 module axi_writer
   import core_pkg::*;
 #(
@@ -89,8 +89,8 @@ module axi_writer
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
 
-  localparam int CountBits = $clog2(MAX_WRITES) + 2;   // and messages, and events
-  localparam int SourceBits = $clog2(Workers + Queues);
+  localparam int CountBits = $clog2(MAX_WRITES) + 3;   // and completions, messages, events and stores
+  localparam int SourceBits = (Workers == 1) ? 1 : $clog2(Workers);
   localparam int QueueBits  = (Queues == 1) ? 1 : $clog2(Queues);
 
   logic                 room, use_completion, use_message, use_event, event_first, use_store, store_first, push;
@@ -116,27 +116,18 @@ module axi_writer
     if (start_i) owner_q[start_pair] <= start_config_i.owner;
   end
 
-  // The completions of each queue pair are one more source of writes.
-  logic [Workers+Queues-1:0] may_write;
-  logic                      may_complete, gives;
-  /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most sources
-  logic [5:0]                taker, giver;
-  /* verilator lint_on UNUSEDSIGNAL */
-  assign taker        = use_completion ? 6'(Workers) + 6'(completion_pair) : {2'b00, line_worker_i};
-  assign giver        = (m_axi_bid < COMPLETION_AXI_ID) ? m_axi_bid : 6'(Workers) + m_axi_bid - COMPLETION_AXI_ID;
-  assign gives        = ack_o && m_axi_bid < MESSAGE_AXI_ID;     // a message takes no place
-  assign may_complete = (Queues == 1) ? may_write[Workers] : completes[completion_pair];
+  // Token lines; half as many completions come with a place of their own.
+  logic [Workers-1:0] may_write;
+  logic               gives;
+  assign gives = ack_o && m_axi_bid < COMPLETION_AXI_ID;
 
-  logic [(1 << QueueBits)-1:0] completes;
-  assign completes = (1 << QueueBits)'(may_write[Workers +: Queues]);
-
-  place_quota #(.Sources(Workers + Queues), .Places(MAX_WRITES)) u_quota (
+  place_quota #(.Sources(Workers), .Places(MAX_WRITES)) u_quota (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
-    .take_i  (sent_o),
-    .taker_i (taker[SourceBits-1:0]),
+    .take_i  (line_valid_i),
+    .taker_i (line_worker_i[SourceBits-1:0]),
     .give_i  (gives),
-    .giver_i (giver[SourceBits-1:0]),
+    .giver_i (m_axi_bid[SourceBits-1:0]),
     .ready_o (may_write)
   );
 
@@ -151,9 +142,9 @@ module axi_writer
   assign event_first        = (event_valid_i && event_urgent_i) || store_first;
   assign event_ready_o      = room && !message_valid_i && !store_first && (event_urgent_i || !(line_waits_i || completion_valid_i));
   assign use_event          = event_valid_i && event_ready_o;
-  assign line_ready_o       = (room && !message_valid_i && !event_first && !(completion_valid_i && completion_urgent_i && may_complete))
-                            ? may_write[Workers-1:0] : '0;
-  assign completion_ready_o = room && !message_valid_i && !event_first && may_complete && (completion_urgent_i || !line_waits_i);
+  assign line_ready_o       = (room && !message_valid_i && !event_first && !(completion_valid_i && completion_urgent_i))
+                            ? may_write : '0;
+  assign completion_ready_o = room && !message_valid_i && !event_first && (completion_urgent_i || !line_waits_i);
   assign use_completion     = completion_valid_i && completion_ready_o;
   assign sent_o             = use_completion || line_valid_i;
   assign push               = sent_o || use_message || use_event || use_store;
@@ -217,7 +208,7 @@ module axi_writer
   assign m_axi_awprot  = AXI_PROT;
   assign m_axi_wlast   = 1'b1;
   assign m_axi_bready = 1'b1;
-  assign ack_o        = m_axi_bvalid && !idle_o;  // a response that nobody waits for is dropped
+  assign ack_o        = m_axi_bvalid && !idle_o;  // with nothing in flight a response is dropped; else none may come that nobody waits for
   assign ack_id_o     = m_axi_bid;
   assign ack_error_o  = m_axi_bresp != '0;
   assign idle_o       = in_flight_q == '0;

@@ -3,7 +3,8 @@
 // A slot is reserved when a descriptor is handed out (R4 by credits), so no completion waits for one. A completion is
 // released when all token lines of its descriptor are acknowledged, so that whoever sees the completion sees the tokens.
 // Each worker's completions wait in a list of their own: one write response that is withheld delays the completions of
-// its worker and of no other. Two neighbours of one queue pair that share a 64-byte line go out as one beat; the first of
+// its worker and of no other. A completion is chosen only with a place among the writes in flight, its queue pair's own or a shared
+// one: so what was chosen waits for AW and W alone, whatever responses the bus withholds from whom. Two neighbours of one queue pair that share a 64-byte line go out as one beat; the first of
 // a pair waits for the second only while the write port is busy, no completion of another queue pair comes, and not for
 // long.
 //
@@ -411,6 +412,7 @@ module completion_ring
   logic [Workers-1:0]    ready_q;                        // the first may go
   logic [Workers-1:0]    asking_q;                       // it may read memory
   logic [Workers-1:0]    reading_q;                      // it is with readback
+  logic [Workers-1:0]    placed;                         // there is a write place for its queue pair
   logic [Workers-1:0]    goes;                           // it is chosen
   logic                  may_ask;
 
@@ -533,17 +535,17 @@ module completion_ring
 
   round_robin #(.N(Workers)) u_round_robin (
     .clk_i, .rst_ni,
-    .request_i (ready_q),
+    .request_i (ready_q & placed),
     .grant_o   (grant),
     .number_o  (number_unused),
     .accept_i  (chooses)
   );
-  assign chooses = ready_q != '0 && !spare_valid_q;
+  assign chooses = (ready_q & placed) != '0 && !spare_valid_q;
   assign goes    = spare_valid_q ? '0 : grant;
 
   always_comb begin
     choice = '0;
-    if (ready_q != '0) begin
+    if (grant != '0) begin
       for (int w = 0; w < Workers; w++)
         if (grant[w]) choice = choice | {WorkerBits'(w), chosen_q[w], first_pair_q[w], first_q[w]};
     end
@@ -710,6 +712,52 @@ module completion_ring
   assign flushed_o       = beat_on ? 2'd0 : 2'(low_valid_q) + 2'(high_valid_q);
   assign flushed_queue_o = 4'(beat_pair);
 
+  // ---------------------------------------------------------------- places among the writes in flight
+  // Half as many as token lines have: of these half evenly for each queue pair, the others for whoever comes. A completion takes one when
+  // it is chosen. It is given back once: with the response of its beat, when it joins a beat that has one, or when it is dropped or
+  // flushed behind a disable.
+  localparam int WritePlaces = MAX_WRITES / 2;
+  localparam int OwnPlaces   = WritePlaces / (2 * Queues);
+  localparam int AllShared   = WritePlaces - OwnPlaces * Queues;
+  localparam int HeldBits    = $clog2(WritePlaces + 1);
+  logic [HeldBits-1:0] held_q [0:Slots-1];               // places of a queue pair
+  /* verilator lint_off UNUSEDSIGNAL */  // as many as an index can name
+  logic [Slots-1:0]    place_free_q;                     // there is one more for it
+  /* verilator lint_on UNUSEDSIGNAL */
+  logic [HeldBits-1:0] lent_q, lent;                     // shared ones that are taken
+  logic [HeldBits-1:0] held [0:Slots-1];
+  logic                merges, flushes, places_change;
+
+  assign merges        = write && low_valid_q && beat_on && !beat_ready_i;
+  assign flushes       = flushed_o != '0;
+  assign places_change = chooses || merges || drop || flushes || beat_ack;
+
+  for (genvar w = 0; w < Workers; w++) begin : gen_placed
+    assign placed[w] = place_free_q[(Queues == 1) ? QueueBits'(0) : first_pair_q[w]];
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      for (int q = 0; q < Slots; q++) held_q[q] <= '0;
+      lent_q       <= '0;
+      place_free_q <= '1;
+    end else if (places_change) begin
+      /* verilator lint_off BLKSEQ */  // within this process alone
+      lent = lent_q;
+      for (int q = 0; q < Queues; q++) begin
+        held[q] = held_q[q] + HeldBits'(chooses && choice.pair == QueueBits'(q))
+                - HeldBits'((merges || drop) && take_pair == QueueBits'(q)) - HeldBits'(flushes && beat_pair == QueueBits'(q))
+                - HeldBits'(beat_ack && ack_pair == QueueBits'(q));
+        if (held[q] > HeldBits'(OwnPlaces))   lent = lent + (held[q] - HeldBits'(OwnPlaces));
+        if (held_q[q] > HeldBits'(OwnPlaces)) lent = lent - (held_q[q] - HeldBits'(OwnPlaces));
+        held_q[q] <= held[q];
+      end
+      /* verilator lint_on BLKSEQ */
+      for (int q = 0; q < Queues; q++) place_free_q[q] <= held[q] < HeldBits'(OwnPlaces) || lent < HeldBits'(AllShared);
+      lent_q <= lent;
+    end
+  end
+
   // ---------------------------------------------------------------- what has become visible
   // Responses of one queue pair's beats come in order: a FIFO for each, whose oldest lies in a register. Kept through a
   // disable and a reset of the device: the responses of beats that were sent still come.
@@ -855,6 +903,17 @@ module completion_ring
         $fatal(1, "R3 completion_ring: a completion would overtake its tokens");
       if (answered && !answer_i)
         $fatal(1, "R3 completion_ring: what reads memory goes without its answer");
+    end
+    if (rst_ni && start_i && held_q[start_pair] != '0)
+      $fatal(1, "R3 completion_ring: queue pair %0d starts with %0d write places of its last life", start_queue_i, held_q[start_pair]);
+    if (rst_ni && places_change) begin
+      if (lent_q > HeldBits'(AllShared)) $fatal(1, "R3 completion_ring: %0d shared write places are taken, of %0d", lent_q, AllShared);
+      if (beat_valid_o && held_q[beat_pair] == '0)
+        $fatal(1, "R3 completion_ring: a completion of queue pair %0d is put together without a write place", beat_queue_o);
+      if (beat_ack && held_q[ack_pair] == '0)
+        $fatal(1, "R3 completion_ring: queue pair %0d gives back a write place that it has not", answered_queue_o);
+      if (drop && held_q[take_pair] == '0)
+        $fatal(1, "R3 completion_ring: a completion of queue pair %0d is dropped without a write place", dropped_queue_o);
     end
     if (reserve_i && rst_ni) begin
       if (reserved_q[reserve_pair] - head_q[reserve_pair] >= {15'd0, size_q[reserve_pair]})

@@ -408,9 +408,13 @@ package desc_pkg;
   localparam logic [31:0] FAULT_BUS_TIMEOUT = 32'h0000_0100;
 
   // Bits of the MESSAGE_CONTROL register. Number and mask of each bit.
-  // 1: the vector sends nothing; what fires meanwhile stays pending, and is one message once this is 0
+  // 1: the vector hands no message to the bus; what fires meanwhile stays pending, and is one message once
+  // this is 0
   localparam int          MESSAGE_CONTROL_MASK_BIT = 0;
   localparam logic [31:0] MESSAGE_CONTROL_MASK = 32'h0000_0001;
+  // read-only: a message of the vector was handed to the bus, and is not answered yet
+  localparam int          MESSAGE_CONTROL_SENDING_BIT = 1;
+  localparam logic [31:0] MESSAGE_CONTROL_SENDING = 32'h0000_0002;
 
   // Bits of the EVENT_CONTROL register. Number and mask of each bit.
   // an event of the kind LIFE for each completion of the function that is visible
@@ -538,7 +542,8 @@ package desc_pkg;
   localparam logic [17:0] REG_MESSAGE_ADDRESS_LO = 18'h0_1000;
   localparam logic [17:0] REG_MESSAGE_ADDRESS_HI = 18'h0_1004; // high half
   localparam logic [17:0] REG_MESSAGE_DATA = 18'h0_1008;     // what is written there: 4 bytes
-  localparam logic [17:0] REG_MESSAGE_CONTROL = 18'h0_100C;  // MASK; other bits are ignored and read 0
+  // MASK, SENDING; other bits are ignored and read 0
+  localparam logic [17:0] REG_MESSAGE_CONTROL = 18'h0_100C;
   localparam logic [17:0] REG_FN_CONTROL = 18'h1_0000;       // bit 0 RESET
   // checkpoint of descriptors that give 0; 0 and 0xFFFF_FFFF are never
   localparam logic [17:0] REG_CHECKPOINT_DEFAULT = 18'h1_0010;

@@ -14,7 +14,7 @@ module device_ctrl #(
   input  logic [Queues-1:0] start_i,       // CONTROL.ENABLE is being set, and accepted; only while inactive
   input  logic [Queues-1:0] stop_i,        // it is being cleared
   input  logic [Queues-1:0] drain_i,       // CONTROL.DRAIN is being set
-  input  logic [Queues-1:0] done_i,        // every published descriptor has its completion
+  input  logic [Queues-1:0] done_i,        // every published descriptor has its completion, and the host has been told what it is to be told
   input  logic [Queues-1:0] busy_i,        // something is inside, or was promised to the bus
   input  logic              bus_idle_i,    // nothing at all is promised to the bus, or in flight there
   output logic [Queues-1:0] on_o,

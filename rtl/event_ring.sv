@@ -8,8 +8,9 @@
 // may make two completions visible, and none of them waits for an event.
 //
 // Events hold nothing back. One goes to the write port while that has nothing else to do, or once it has waited for Patience
-// cycles; who finds no room, in the ring, on the bus, or because too many wait, is dropped and counted. A fault waits in a latch
-// of its queue pair.
+// cycles; one that finds no room in the ring or on the bus is dropped and counted. A queue pair with too many that wait loses its
+// oldest, in the cycle in which a new one becomes visible: so it pays for itself alone. A fault waits in a latch of its queue pair, with
+// the function that it was raised in.
 //
 // Nothing of this moves while no ring runs, and nothing of LIFE while no function wants it, but for what counts the
 // descriptors of each worker.
@@ -108,7 +109,7 @@ module event_ring
   localparam int TimeBits      = 63;
   localparam int DeltaBits     = 31;
   // Completions of one queue pair that are not answered: less than 200, as MAX_WRITES beats of two are in flight at most, and
-  // of them half are others' own. So many more may be visible and not told.
+  // of them half are others' own. So many more may be visible and not told, of each queue pair by itself.
   localparam int Moments       = (Queues == 1) ? 512 : 256;
   localparam int MomentBits    = $clog2(Moments);
   localparam int Late          = Moments - 208;
@@ -335,9 +336,11 @@ module event_ring
   logic [32:0] odd_mem  [0:Slots*Moments/2-1];
   logic [Queues-1:0][31:0] visible_q;                        // the first completion that is not answered
   logic [Queues-1:0][MomentBits-1:0] backlog_q;              // before it: answered, and not told
-  logic [Slots-1:0]        late_q;                           // there are too many; 'untold': there is one
   logic                    answers, shows, shown_odd;
   logic [MomentBits-2:0]   shown_line;
+  // Whether it is lost, once more: the oldest that wait are dropped while another one is told.
+  logic even_lost_mem [0:Slots*Moments/2-1];
+  logic odd_lost_mem  [0:Slots*Moments/2-1];
 
   assign answers = awake_q && answered_i != '0;
 
@@ -359,18 +362,22 @@ module event_ring
         visible_q[answered_pair] <= answered_to_i;
         if (shows && (answered_i == 2'd2 || !shown_odd)) even_mem[{answered_pair, shown_line}] <= {visible_i == '0, now_q[31:0]};
         if (shows && (answered_i == 2'd2 || shown_odd))  odd_mem[{answered_pair, shown_line}]  <= {visible_i == '0, now_q[31:0]};
+        if (shows && (answered_i == 2'd2 || !shown_odd)) even_lost_mem[{answered_pair, shown_line}] <= visible_i == '0;
+        if (shows && (answered_i == 2'd2 || shown_odd))  odd_lost_mem[{answered_pair, shown_line}]  <= visible_i == '0;
       end
       if (start_i) visible_q[start_pair] <= start_config_i.cq_start;
     end
   end
 
   // ---------------------------------------------------------------- faults
-  // Bits that are not told lie as raised_i has them. A bit that is set once more before the first time is told: that event is lost.
+  // Bits that are not told lie as raised_i has them. A bit that is set once more before the first time is told: that event is lost, and so is
+  // one that is set in another function while one of the function before waits.
   logic [5*Queues-1:0]             fault_q;
   logic [Queues-1:0][31:0]         fault_index_q;
   logic [Queues-1:0][TimeBits-1:0] fault_stamp_q;
+  logic [Queues-1:0][3:0]          fault_owner_q;
   logic [5*Queues-1:0]             twice;
-  logic [Queues-1:0]               running, raised, again, mine, stays;
+  logic [Queues-1:0]               running, raised, again, mine, waiting_mine, foreign, moved, stays;
   logic                            raises;
   logic                            picks, picks_life, picks_fault;   // what is told next
   logic [QueueBits-1:0]            pick_pair;
@@ -381,21 +388,25 @@ module event_ring
   for (genvar q = 0; q < Queues; q++) begin : gen_fault
     assign running[q] = raises ? rings_q[(Functions == 1) ? FunctionBits'(0) : FunctionBits'(owner_i[q])] : 1'b0;
     assign mine[q]    = starts ? (Functions == 1 || owner_i[q] == start_config_i.owner) : 1'b0;
+    assign waiting_mine[q] = starts ? (Functions == 1 || fault_owner_q[q] == start_config_i.owner) : 1'b0;
+    assign moved[q]   = Functions > 1 && faulty_q[q] && fault_owner_q[q] != owner_i[q];   // since its fault was raised
   end
   assign stays  = (faulty_q != '0) ? faulty_q & ~(picks_fault ? Queues'(16'd1 << pick_pair) : '0) : '0;
   assign raised = raises ? running & (raised_i[0 +: Queues] | raised_i[Queues +: Queues] | raised_i[2*Queues +: Queues]
                                     | raised_i[3*Queues +: Queues] | raised_i[4*Queues +: Queues]) : '0;
   assign twice  = (stays & raised) != '0 ? raised_i & fault_q : '0;
-  assign again  = (stays & raised) != '0 ? stays & raised & (twice[0 +: Queues] | twice[Queues +: Queues] | twice[2*Queues +: Queues]
+  assign foreign = stays & raised & moved;
+  assign again  = (stays & raised) != '0 ? stays & raised & (moved | twice[0 +: Queues] | twice[Queues +: Queues] | twice[2*Queues +: Queues]
                                                            | twice[3*Queues +: Queues] | twice[4*Queues +: Queues]) : '0;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) faulty_q <= '0;
     else if (raises || faulty_q != '0) begin
-      faulty_q <= (stays | raised) & ~mine;
-      if (raised != '0) fault_q <= (fault_q & {5{stays}}) | (raised_i & {5{raised}});
+      faulty_q <= (stays & ~waiting_mine) | (raised & ~mine & ~(stays & moved));
+      if (raised != '0) fault_q <= (fault_q & {5{stays}}) | (raised_i & {5{raised & ~foreign}});
       for (int q = 0; q < Queues; q++) begin
         if (raised[q] && !stays[q]) begin
+          fault_owner_q[q] <= owner_i[q];
           fault_index_q[q] <= visible_q[q];
           fault_stamp_q[q] <= now_q;
         end
@@ -405,7 +416,11 @@ module event_ring
 
   // ---------------------------------------------------------------- what is told next
   // Its moments are read in one cycle, and it is put into its slot in the next.
-  logic                 told_fault_q, frees;
+  logic                 told_fault_q, told_alone_q, frees;
+  logic [3:0]           pick_owner;
+  /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most functions
+  logic [3:0]           told_owner_q;
+  /* verilator lint_on UNUSEDSIGNAL */
   logic [QueueBits-1:0] told_pair_q, told_for_q;             // for: the queue pair that waits for its response
   logic [31:0]          pick_index, told_index_q;
   /* verilator lint_off UNUSEDSIGNAL */  // whether it reads memory is of no use any more
@@ -424,7 +439,7 @@ module event_ring
   logic [5*Queues-1:0]  pick_faults;
   /* verilator lint_on UNUSEDSIGNAL */
 
-  assign request   = !awake_q ? '0 : (faulty_q != '0) ? faulty_q : (late_q != '0) ? late_q[Queues-1:0] : untold_q[Queues-1:0];
+  assign request   = !awake_q ? '0 : (faulty_q != '0) ? faulty_q : untold_q[Queues-1:0];
   assign pick_pair = pick_number[QueueBits-1:0];
 
   round_robin #(.N(Queues)) u_round_robin (
@@ -442,6 +457,7 @@ module event_ring
   always_comb begin
     peers       = '0;
     peer        = '0;
+    pick_owner  = '0;
     pick_index  = '0;
     pick_faults = '0;
     told_backlog = '0;
@@ -449,29 +465,55 @@ module event_ring
       pick_index   = visible_q[pick_pair] - 32'(backlog_q[pick_pair]);
       told_backlog = backlog_q[pick_pair] - 1'b1;
       pick_faults  = fault_q >> pick_pair;
-      // A queue pair that ENABLE refused is inactive: one that runs waits for its event.
-      if (picks_fault && !active_i[pick_pair])
-        for (int q = 0; q < Queues; q++) peers[q] = on_i[q] && owner_i[q] == owner_i[pick_pair];
+      pick_owner   = picks_fault ? fault_owner_q[pick_pair] : owner_i[pick_pair];
+      // A queue pair that ENABLE refused is inactive, and may have moved since: one of the function that runs waits for its event.
+      if (picks_fault && (!active_i[pick_pair] || moved[pick_pair]))
+        for (int q = 0; q < Queues; q++) peers[q] = on_i[q] && owner_i[q] == pick_owner;
       peer = 16'(peers) & (~16'(peers) + 16'd1);
     end
   end
 
-  assign shown_backlog = shows ? backlog_q[answered_pair] + MomentBits'(answered_i) - MomentBits'(picks_life && pick_pair == answered_pair) : '0;
+  // What becomes visible waits. Where too many do, the oldest are dropped: two at most, an even one and an odd one. They are counted
+  // in the next cycle, when it is known whether they were lost.
+  logic [MomentBits-1:0] still_backlog, grown_backlog;
+  logic [1:0]            over, over_q, displaced;
+  /* verilator lint_off UNUSEDSIGNAL */  // low bits alone
+  logic [31:0]           oldest_index, older_index;
+  /* verilator lint_on UNUSEDSIGNAL */
+  logic                  even_lost_q, odd_lost_q, odd_first_q;
+  logic [3:0]            over_owner_q;
+
+  assign still_backlog = shows ? backlog_q[answered_pair] - MomentBits'(picks_life && pick_pair == answered_pair) : '0;
+  assign grown_backlog = shows ? still_backlog + MomentBits'(answered_i) : '0;
+  assign over          = (grown_backlog > MomentBits'(Late)) ? 2'(grown_backlog - MomentBits'(Late)) : 2'd0;
+  assign shown_backlog = (over != '0) ? MomentBits'(Late) : grown_backlog;
+  assign oldest_index  = (over != '0) ? visible_q[answered_pair] - 32'(still_backlog) : '0;
+  assign older_index   = (over != '0) ? oldest_index + 32'd1 : '0;
+  assign displaced     = (over_q == 2'd0) ? 2'd0 : (over_q == 2'd2) ? 2'(!even_lost_q) + 2'(!odd_lost_q)
+                       : odd_first_q ? 2'(!odd_lost_q) : 2'(!even_lost_q);
+
+  always_ff @(posedge clk_i) begin
+    if (over != '0) begin
+      odd_first_q  <= oldest_index[0];
+      odd_lost_q   <= odd_lost_mem[{answered_pair, oldest_index[MomentBits-1:1]}];
+      even_lost_q  <= even_lost_mem[{answered_pair, oldest_index[0] ? older_index[MomentBits-1:1] : oldest_index[MomentBits-1:1]}];
+      over_owner_q <= owner_i[answered_pair];
+    end
+    if (!rst_ni)                           over_q <= '0;
+    else if (over != '0 || over_q != '0)   over_q <= over;
+  end
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
       untold_q <= '0;
-      late_q   <= '0;
     end else if (picks_life || shows) begin
       if (picks_life) begin
         backlog_q[pick_pair] <= told_backlog;
         untold_q[pick_pair]  <= told_backlog != '0;
-        late_q[pick_pair]    <= told_backlog >= MomentBits'(Late);
       end
       if (shows) begin
         backlog_q[answered_pair] <= shown_backlog;
         untold_q[answered_pair]  <= shown_backlog != '0;
-        late_q[answered_pair]    <= shown_backlog >= MomentBits'(Late);
       end
     end
     if (start_i) backlog_q[start_pair] <= '0;
@@ -480,10 +522,12 @@ module event_ring
   always_ff @(posedge clk_i) begin
     // A fault of a ring that ended is none of the ring that starts: faulty_q forgets it, and so must who picks it in that cycle.
     if (!rst_ni) told_q <= 1'b0;
-    else if (told_q || picks) told_q <= picks ? !(picks_fault && mine[pick_pair]) : !frees;
+    else if (told_q || picks) told_q <= picks ? !(picks_fault && waiting_mine[pick_pair]) : !frees;
     if (picks) begin
       told_fault_q  <= picks_fault;
       told_pair_q   <= pick_pair;
+      told_owner_q  <= pick_owner;
+      told_alone_q  <= picks_fault && moved[pick_pair] && peer == '0;
       told_for_q    <= (peer == '0) ? pick_pair : QueueBits'({(peer & 16'hFF00) != '0, (peer & 16'hF0F0) != '0,
                                                               (peer & 16'hCCCC) != '0, (peer & 16'hAAAA) != '0});
       told_index_q  <= picks_fault ? fault_index_q[pick_pair] : pick_index;
@@ -504,7 +548,7 @@ module event_ring
   logic [16:0]  size;
   logic         lost, room, drops, writes;
 
-  assign told_function = (Functions == 1 || !told_q) ? '0 : FunctionBits'(owner_i[told_pair_q]);
+  assign told_function = (Functions == 1 || !told_q) ? '0 : FunctionBits'(told_owner_q);
 
   always_comb begin
     used   = '0;
@@ -521,9 +565,9 @@ module event_ring
       used   = given - head_q[told_function];
       limit  = 32'(size) - (told_fault_q ? 32'd0 : (size == 17'd2) ? 32'd1 : 32'(size[16:2]));
       lost   = !told_fault_q && (told_index_q[0] ? told_odd_q[32] : told_even_q[32]);
-      room   = rings_q[told_function] && on_i[told_for_q] && used < limit
+      room   = rings_q[told_function] && on_i[told_for_q] && !told_alone_q && used < limit
             && given - answered_q[told_function] < 32'(Credits);
-      drops  = !lost && (!room || (offer_q && !event_ready_i && late_q != '0));
+      drops  = !lost && !room;
       writes = !lost && room && (!offer_q || event_ready_i);
     end
   end
@@ -607,7 +651,7 @@ module event_ring
 
   // ---------------------------------------------------------------- indices, and what is lost
   logic loses;
-  assign loses = drops || (event_ack && ack_error_i) || again != '0;
+  assign loses = drops || (event_ack && ack_error_i) || again != '0 || displaced != '0;
 
   // Of queue pairs, those of a function.
   function automatic logic [4:0] count_of(input logic [3:0] owner, input logic [Queues-1:0] which, input logic [Queues-1:0][3:0] owners);
@@ -637,7 +681,8 @@ module event_ring
       if (loses) begin
         for (int f = 0; f < Functions; f++) begin
           dropped_q[f] <= saturate(dropped_q[f], 5'(drops && int'(told_function) == f) + 5'(event_ack && ack_error_i && int'(ack_function) == f)
-                                                 + count_of(4'(f), again, owner_i));
+                                                 + count_of(4'(f), again, owner_i)
+                                                 + ((Functions == 1 || over_owner_q == 4'(f)) ? 5'(displaced) : 5'd0));
         end
       end
       if (starts) begin
@@ -654,7 +699,7 @@ module event_ring
   assign dropped_o = dropped_q[read_function];
 
   // What is behind a ring that stopped is told to nobody.
-  assign waits_o = any ? untold_q[Queues-1:0] | ((faulty_q | (told_q ? Queues'(16'd1 << told_for_q) : '0)) & active_i) : '0;
+  assign waits_o = any ? untold_q[Queues-1:0] | (((faulty_q & ~moved) | (told_q ? Queues'(16'd1 << told_for_q) : '0)) & active_i) : '0;
   assign busy_o = waits_o | flying_q;
   assign moves_o = awake_q;
 
@@ -666,6 +711,8 @@ module event_ring
     if (rst_ni && (posted_live || writes || offer_q || event_ack || start_i)) begin
       if (posted_live && posted_index_i - visible_q[posted_pair] + 32'(backlog_q[posted_pair]) >= 32'(Moments))
         $fatal(1, "R23 event_ring: completion %0d of queue pair %0d takes the place of one that is not told", posted_index_i, posted_pair);
+      if (backlog_q[posted_pair] > MomentBits'(Late) && untold_q[posted_pair])
+        $fatal(1, "R23 event_ring: %0d completions of queue pair %0d wait to be told", backlog_q[posted_pair], posted_pair);
       if (writes && given - head_q[told_function] >= 32'(size))
         $fatal(1, "R23 event_ring: one more event in a ring of function %0d that is full", told_function);
       if (writes && used >= 32'(size) - 32'(size[16:2]) && !told_fault_q)

@@ -1,7 +1,8 @@
 // The interrupts (R14): which queue pairs are armed, what has fired, the table of messages, and the message that goes out.
 //
 // A queue pair fires in the cycle in which the write response of a completion comes, or in which ARM is written; by
-// COALESCE_TIME in that of its deadline, which is looked at for one queue pair per cycle. What has fired is pending; one that
+// COALESCE_TIME in that of its deadline, which is looked at for one queue pair per cycle; at the end of a drain by any
+// completion at or above ARM, as nothing comes behind it. What has fired is pending; one that
 // is pending and not masked goes into the register of the write port in the next cycle, and is the port's in the one behind
 // it. What stands there is promised to the bus: neither a mask nor a disable takes it back, and STATE.ACTIVE waits for its
 // response. A vector has one message in flight at most, so whoever answers none holds up that vector alone.
@@ -21,6 +22,7 @@ module interrupts
   input  logic [3:0]  start_queue_i,
   input  queue_config_t start_config_i,
   input  logic [Queues-1:0] on_i,         // R12: nothing of the others is armed or pending
+  input  logic [Queues-1:0] drained_i,    // drains, and everything published has completed: no completion comes any more
 
   // Writes of registers, of one queue pair.
   input  logic [3:0]  write_queue_i,
@@ -56,8 +58,8 @@ module interrupts
   input  logic [5:0]  ack_id_i,
   input  logic        ack_error_i,
 
-  output logic [Queues-1:0] waits_o,      // pending, not masked: a drain waits for it
-  output logic [Queues-1:0] busy_o,       // a message was promised to the bus
+  output logic [Queues-1:0] waits_o,      // pending, not masked, or about to fire, or armed in this cycle: a drain waits for it
+  output logic [Queues-1:0] busy_o,       // a message was promised to the bus: MESSAGE_CONTROL.SENDING
   output logic              moves_o,      // time runs, or something is pending or promised
   output logic [Queues-1:0] fault_o       // a message was answered with an error
   /* verilator lint_on UNUSEDSIGNAL */
@@ -89,13 +91,14 @@ module interrupts
   logic [Slots-1:0] asked_q;              // asked_mem, and it is less than 2^31 behind
   logic [Slots-1:0] by_arm_q;             // which deadline
   logic [Slots-1:0] armed_q, pending_q, running_q, sent_q;
+  logic [Slots-1:0] above_q;              // armed, and a completion at or above ARM is visible
   logic [Slots-1:0] on;
   assign on = Slots'(on_i);
 
   // ---------------------------------------------------------------- a write response, a write of ARM
   // The newest completion lies 'ahead' of ARM; negative: none at or above ARM is visible. Those before the start of the
   // queue pair are none. What is visible when ARM is written counts from then on: nobody knows since when the first of it was.
-  logic        same, looks, reaches, begins, arm_reaches, arm_begins, keeps_asked;
+  logic        same, looks, reaches, sees, begins, arm_reaches, arm_sees, arm_begins, keeps_asked;
   /* verilator lint_off UNUSEDSIGNAL */  // of some only the sign
   logic [31:0] arm_at, ahead, ask_ahead, asked_ago, arm_visible, arm_asked_at, arm_ahead, arm_ask_ahead;
   /* verilator lint_on UNUSEDSIGNAL */
@@ -108,16 +111,18 @@ module interrupts
   logic [QueueBits-1:0] scan_q;
   logic                 expires;
   // What follows.
-  logic [Slots-1:0]     arm_one, fires, starts_time;
+  logic [Slots-1:0]     arm_one, fires_now, fires, sights, starts_time, ends;
 
   // One process, behind one test.
   always_comb begin
     same = 1'b0;
     looks = 1'b0;
     reaches = 1'b0;
+    sees = 1'b0;
     begins = 1'b0;
     keeps_asked = 1'b0;
     arm_reaches = 1'b0;
+    arm_sees = 1'b0;
     arm_begins = 1'b0;
     arm_at = '0;
     ahead = '0;
@@ -137,7 +142,8 @@ module interrupts
     left = '0;
     expires = 1'b0;
     arm_one = '0;
-    fires = '0;
+    fires_now = '0;
+    sights = '0;
     starts_time = '0;
     if (arm_i || answered_i != '0 || running_q != '0) begin
       if (answered_i != '0) begin
@@ -157,7 +163,8 @@ module interrupts
           if (!ahead[31]) begin
             reaches = (asks_i && !ask_ahead[31])
                    || (count_limit != '0 && ahead >= {16'd0, count_limit - 16'd1} && seen >= count_limit);
-            begins  = !reaches && time_limit != '0 && !running_q[answered_pair];
+            sees    = !reaches;
+            begins  = sees && time_limit != '0 && !running_q[answered_pair];
           end
         end
       end
@@ -172,7 +179,8 @@ module interrupts
         if (!arm_ahead[31] && arm_seen != '0) begin
           arm_reaches = ((asked_q[write_pair] || (same && asks_i)) && !arm_ask_ahead[31])
                      || (arm_count_limit != '0 && arm_ahead >= {16'd0, arm_count_limit - 16'd1} && arm_seen >= arm_count_limit);
-          arm_begins  = !arm_reaches && arm_time_limit != '0;
+          arm_sees    = !arm_reaches;
+          arm_begins  = arm_sees && arm_time_limit != '0;
         end
         arm_one = Slots'(16'd1 << write_pair);
       end
@@ -181,13 +189,18 @@ module interrupts
         expires = running_q[scan_q] && !left[TimeBits-1] && on[scan_q]
                && !(arm_i && write_pair == scan_q);           // ARM has taken its place
       end
-      fires       = (reaches ? Slots'(16'd1 << answered_pair) : '0) | (arm_reaches ? arm_one : '0)
+      fires_now   = (reaches ? Slots'(16'd1 << answered_pair) : '0) | (arm_reaches ? arm_one : '0)
                   | (expires ? Slots'(16'd1 << scan_q) : '0);
+      sights      = (sees ? Slots'(16'd1 << answered_pair) : '0) | (arm_sees ? arm_one : '0);
       starts_time = (begins ? Slots'(16'd1 << answered_pair) : '0) | (arm_begins ? arm_one : '0);
     end
   end
 
   // ---------------------------------------------------------------- what fires
+  // A new arming is looked at in the next cycle.
+  assign ends  = (drained_i != '0) ? Slots'(drained_i) & above_q & ~arm_one : '0;
+  assign fires = fires_now | ends;
+
   logic [Slots-1:0] takes_one, acks_one;
   logic             moves;
 
@@ -210,6 +223,7 @@ module interrupts
       some_q    <= '0;
       asked_q   <= '0;
       armed_q   <= '0;
+      above_q   <= '0;
       running_q <= '0;
       pending_q <= '0;
       sent_q    <= '0;
@@ -236,6 +250,7 @@ module interrupts
           scan_q <= (scan_q == QueueBits'(Queues - 1)) ? '0 : scan_q + 1'b1;
         end
         armed_q   <= (armed_q | arm_one) & ~fires & on;
+        above_q   <= ((above_q & ~arm_one) | sights) & ~fires & on;
         running_q <= ((running_q & ~arm_one) | starts_time) & ~fires & on;
         pending_q <= ((pending_q & ~takes_one) | fires) & on;
         sent_q    <= (sent_q | takes_one) & ~acks_one;
@@ -335,7 +350,7 @@ module interrupts
   assign armed_o   = armed_q[Queues-1:0] & on_i;
   assign masked_o  = mask_q[Queues-1:0];
   assign pending_o = pending_q[Queues-1:0] & on_i;
-  assign waits_o   = pending_q[Queues-1:0] & ~mask_q[Queues-1:0];
+  assign waits_o   = (pending_q[Queues-1:0] & ~mask_q[Queues-1:0]) | ends[Queues-1:0] | arm_one[Queues-1:0];
   assign busy_o    = sent_q[Queues-1:0];
   assign moves_o   = (running_q | pending_q | sent_q) != '0 || offer_q;
 
@@ -348,6 +363,11 @@ module interrupts
       if (message_ack && (ack_number >= 6'(Queues) || !sent_q[ack_pair]))
         $fatal(1, "R14 interrupts: write response for a message that was not sent, ID %0d", ack_id_i);
       if ((running_q & ~armed_q) != '0) $fatal(1, "R14 interrupts: a deadline runs and nothing is armed, %b", running_q & ~armed_q);
+    end
+    if (inner_rst_ni && drained_i != '0) begin
+      if ((above_q & ~armed_q) != '0) $fatal(1, "R14 interrupts: it sees a completion for what is not armed, %b", above_q & ~armed_q);
+      if (answered_i != '0 && (Slots'(drained_i) >> answered_pair) % 2 == 1)
+        $fatal(1, "R14 interrupts: a completion of queue pair %0d comes behind its drain", answered_queue_i);
     end
   end
 `endif

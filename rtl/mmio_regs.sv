@@ -80,7 +80,8 @@ module mmio_regs
   input  logic [Queues-1:0] message_fault_i,
   input  logic [Queues-1:0] armed_i,
   input  logic [Queues-1:0] masked_i,        // in the table of messages
-  input  logic [Queues-1:0] pending_i        // fired, and the message is not sent
+  input  logic [Queues-1:0] pending_i,       // fired, and the message is not sent
+  input  logic [Queues-1:0] sending_i        // a message was promised to the bus, and is not answered
 );
   if (Queues < 1 || Queues > MAX_QUEUES) begin : gen_bad_queues
     localparam bit QueuesMustBe1To16 = {-1{1'b1}};   // ends the elaboration
@@ -595,7 +596,7 @@ module mmio_regs
   queue_regs_t       rd_queue_regs;
   function_regs_t    rd_function_regs;
   logic [Queues-1:0] rd_one;
-  logic              rd_on, rd_draining, rd_active, rd_idle, rd_aborting, rd_fault, rd_armed, rd_masked, rd_reset;
+  logic              rd_on, rd_draining, rd_active, rd_idle, rd_aborting, rd_fault, rd_armed, rd_masked, rd_sending, rd_reset;
   logic [4:0]        rd_faults;
   logic [4:0]        busy;
   logic [31:0]       rd_status;
@@ -603,9 +604,9 @@ module mmio_regs
   assign rd_queue_regs    = read_i ? queue_mem[rd_queue] : '0;
   assign rd_function_regs = read_i ? function_mem[rd_owner] : '0;
   assign rd_one      = read_i ? Queues'(16'd1 << rd_queue) : '0;
-  assign {rd_on, rd_draining, rd_active, rd_armed, rd_masked, rd_reset} = read_i
+  assign {rd_on, rd_draining, rd_active, rd_armed, rd_masked, rd_sending, rd_reset} = read_i
     ? {(on_i & rd_one) != '0, (draining_i & rd_one) != '0, (active_i & rd_one) != '0, (armed_i & rd_one) != '0,
-       (masked_i & rd_one) != '0, (Functions'(16'd1 << rd_owner) & reset_q) != '0} : '0;
+       (masked_i & rd_one) != '0, (sending_i & rd_one) != '0, (Functions'(16'd1 << rd_owner) & reset_q) != '0} : '0;
   assign rd_idle     = !rd_on || (idle_i & rd_one) != '0;    // R12: what a disable drops is no longer published
   assign rd_aborting = read_i && (aborting_i & rd_one) != '0;
   assign rd_faults   = read_i ? {(message_fault_q & rd_one) != '0, (completion_fault_q & rd_one) != '0, (line_fault_q & rd_one) != '0,
@@ -641,7 +642,7 @@ module mmio_regs
         REG_MESSAGE_ADDRESS_LO: read_data_o = state_i.message[31:0];
         REG_MESSAGE_ADDRESS_HI: read_data_o = state_i.message[63:32];
         REG_MESSAGE_DATA:       read_data_o = state_i.message[95:64];
-        REG_MESSAGE_CONTROL:    read_data_o = {31'd0, rd_masked};
+        REG_MESSAGE_CONTROL:    read_data_o = {30'd0, rd_sending, rd_masked};
         REG_FN_WORKERS:         read_data_o = 32'(rd_function_regs.workers);
         REG_WINDOW_0_BASE_LO:   read_data_o = rd_function_regs.window_base[31:0];
         REG_WINDOW_0_BASE_HI:   read_data_o = rd_function_regs.window_base[63:32];

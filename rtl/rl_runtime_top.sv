@@ -115,7 +115,7 @@ module rl_runtime_top
   logic [3:0]    start_queue;
   queue_config_t start_config;
   model_config_t start_models;
-  logic [Queues-1:0] starts, stops, drains, on, ending, draining, active, upstream, idle;
+  logic [Queues-1:0] starts, stops, drains, on, ending, draining, drained, active, upstream, idle;
   logic [15:0]   wait_states;
 
   // Submission side.
@@ -258,6 +258,7 @@ module rl_runtime_top
   assign superseded  = retired_keep && work.adds_tokens;
   assign upstream      = fetching | checking | waits;                       // before the dispatcher
   assign idle        = ~published & ~checking & ~waits & dispatch_idle;
+  assign drained     = draining & idle;
 
   // The front is all but the read port's arbiter, the counters and engine 1. While that alone is at work, which takes up to a second for a
   // token when it is simulated, the front rests: its workers wait for tokens, and nothing is on its way to them or from them.
@@ -353,7 +354,8 @@ module rl_runtime_top
     .message_fault_i    (message_fault),
     .armed_i            (armed),
     .masked_i           (masked),
-    .pending_i          (messages_pending)
+    .pending_i          (messages_pending),
+    .sending_i          (messages_busy)
   );
 
   device_ctrl #(.Queues(Queues)) u_device_ctrl (
@@ -1005,6 +1007,7 @@ module rl_runtime_top
     .start_queue_i    (start_queue),
     .start_config_i   (start_config),
     .on_i             (on),
+    .drained_i        (drained),
     .write_queue_i    (bell_queue),
     .write_data_i     (index),
     .arm_i            (arm),

@@ -1,6 +1,6 @@
 // interrupts: R14 against a reference that scans the completions one by one, in every cycle. Directed: ARM at, below and above
 // the newest visible completion, across 2^32 and at 2^31; counts and times at their ends; everything that can meet in one
-// cycle. Then random races of ARM, completions, masks, stalls, responses, disables and starts.
+// cycle; drains that end. Then random races of ARM, completions, masks, stalls, responses, drains, disables and starts.
 //   +races=N   armings of each vector in the random part (default 2000; 10,000 with +long)
 module interrupts_tb;
   import bench_pkg::*;
@@ -47,7 +47,7 @@ module interrupts_run #(
   logic [15:0] count_limit = '0;
   logic [31:0] time_limit = '0;
   queue_config_t config_now;
-  logic [Queues-1:0] on = '0;
+  logic [Queues-1:0] on = '0, drained = '0;      // drained: no completion comes any more
 
   always_comb begin
     config_now = '0;
@@ -70,7 +70,7 @@ module interrupts_run #(
 
   interrupts #(.Queues(Queues)) u_dut (
     .clk_i(clk), .rst_ni(rst_n), .inner_rst_ni(rst_n), .start_i(start), .start_queue_i(pair), .start_config_i(config_now),
-    .on_i(on), .write_queue_i(pair), .write_data_i(data), .arm_i(arm), .arm_visible_i(arm_visible),
+    .on_i(on), .drained_i(drained), .write_queue_i(pair), .write_data_i(data), .arm_i(arm), .arm_visible_i(arm_visible),
     .table_write_i(table_write), .table_word_i(word), .read_i(reading), .read_queue_i(read_pair), .arm_o(arm_read),
     .message_o(entry_read), .armed_o(armed), .masked_o(masked), .pending_o(pending),
     .answered_i(answered), .answered_queue_i(answered_pair), .visible_i(visible_now), .asks_i(asks != '0), .asked_i(asked_to),
@@ -90,18 +90,19 @@ module interrupts_run #(
   // As they stand in this cycle, before what happens in it.
   logic        is_armed [0:Queues-1], is_pending [0:Queues-1], is_masked [0:Queues-1], is_sent [0:Queues-1];
   logic        runs [0:Queues-1];       // a deadline
+  logic        above [0:Queues-1];      // armed, and one at or above ARM is visible
   longint      due [0:Queues-1], now = 0;
   // Of the cycle before.
   logic        could_expire [0:Queues-1], fired [0:Queues-1], could_send [0:Queues-1], was_valid = 1'b0, was_ready = 1'b0;
   logic        was_on [0:Queues-1];
   logic        is_new, some_could;
-  int          armings [0:Queues-1], fires [0:Queues-1], messages [0:Queues-1], expired = 0, faults = 0, merged = 0, together = 0;
+  int          armings [0:Queues-1], fires [0:Queues-1], messages [0:Queues-1], expired = 0, faults = 0, merged = 0, together = 0, drains = 0;
   int          scanned, n_above;
   logic        asked_above, hit;
 
   initial for (int q = 0; q < Queues; q++) begin
     visible[q] = '0; made[q] = 0; first[q] = '0; count_of[q] = '0; time_of[q] = '0; arm_of[q] = '0;
-    is_armed[q] = 1'b0; is_pending[q] = 1'b0; is_masked[q] = 1'b1; is_sent[q] = 1'b0; runs[q] = 1'b0; due[q] = 0;
+    is_armed[q] = 1'b0; is_pending[q] = 1'b0; is_masked[q] = 1'b1; is_sent[q] = 1'b0; runs[q] = 1'b0; due[q] = 0; above[q] = 1'b0;
     could_expire[q] = 1'b0; fired[q] = 1'b0; could_send[q] = 1'b0; was_on[q] = 1'b0;
     armings[q] = 0; fires[q] = 0; messages[q] = 0;
     for (int k = 0; k < 4; k++) entry[4*q + k] = '0;
@@ -128,6 +129,7 @@ module interrupts_run #(
   // ARM was written, or completions came.
   task automatic look(input int q, input int upto, input logic anew);
     scan(q, upto);
+    above[q] = n_above != 0;
     hit = asked_above || (count_of[q] != 0 && n_above >= int'({16'd0, count_of[q]}));
     if (hit) begin
       is_armed[q] = 1'b0;
@@ -181,7 +183,8 @@ module interrupts_run #(
       if (pending[q] !== is_pending[q]) fail($sformatf("R14: queue pair %0d: pending is %b, expected %b", q, pending[q], is_pending[q]));
       if (masked[q] !== is_masked[q]) fail($sformatf("queue pair %0d: masked is %b", q, masked[q]));
       if (busy[q] !== is_sent[q]) fail($sformatf("R12: queue pair %0d: busy is %b, expected %b", q, busy[q], is_sent[q]));
-      if (on[q] && waits[q] !== (is_pending[q] && !is_masked[q])) fail($sformatf("R14: queue pair %0d: waits is %b", q, waits[q]));
+      if (on[q] && waits[q] !== ((is_pending[q] && !is_masked[q]) || (arm && pair == q) || (drained[q] && is_armed[q] && above[q])))
+        fail($sformatf("R14: queue pair %0d: waits is %b", q, waits[q]));
       if (fault[q] !== (ack && ack_error && ack_id == 6'd32 + q)) fail($sformatf("queue pair %0d: fault is %b", q, fault[q]));
       if (fault[q]) faults = faults + 1;
       fired[q]        = 1'b0;
@@ -195,7 +198,14 @@ module interrupts_run #(
     was_valid = message_valid;
     was_ready = ready;
 
-    // What happens in this one.
+    // What happens in this one. The end of a drain tells of what is visible; a new arming is looked at in the next cycle.
+    for (int q = 0; q < Queues; q++) if (on[q] && drained[q] && is_armed[q] && above[q] && !(arm && pair == q)) begin
+      is_armed[q] = 1'b0;
+      runs[q]     = 1'b0;
+      fired[q]    = 1'b1;
+      fires[q]    = fires[q] + 1;
+      drains      = drains + 1;
+    end
     if (answered != 0) begin
       for (int k = 0; k < int'(answered); k++)
         asked_bit[answered_pair*Many + (made[answered_pair] + k) % Many] = asks[int'(answered) - 1 - k];
@@ -500,6 +510,41 @@ module interrupts_run #(
     end
   endtask
 
+  // A drain that has nothing left tells of any completion at or above ARM, whatever it waits for otherwise.
+  task automatic case_drain(input int q, input logic [31:0] at, input logic [15:0] count, input logic [31:0] ticks);
+    life(q, at, count, ticks, 2, 0);
+    put_arm(q, at + 1);      tick; expect_messages("coalesced", q, 0);
+    drained[q] = 1'b1;       tick; expect_messages("the end of a drain", q, 1);
+    put_arm(q, at + 2);      tick; expect_messages("armed above all at the end of a drain", q, 0);
+    put_arm(q, at - 7);      tick; expect_messages("armed anew at the end of a drain", q, 1);
+    put_arm(q, at);          tick;
+    put_arm(q, at + 1);      tick; expect_messages("armed twice at the end of a drain", q, 1);
+    put_entry(q, 2'd3, 32'd1); tick;
+    put_arm(q, at);          tick; expect_messages("masked at the end of a drain", q, 0);
+    put_entry(q, 2'd3, 32'd0); tick; expect_messages("unmasked", q, 1);
+    put_stop(q);             tick;
+    drained[q] = 1'b0;       tick;
+    // It ends in the cycle of ARM, and in the next ones; the last completion in the cycle before.
+    for (int late = 0; late < 3; late++) begin
+      life(q, at, count, ticks, 1, 0);
+      put_arm(q, at + 2);    tick;
+      put_answer(q, 1, 2'b00); tick;
+      put_arm(q, at + 1);
+      if (late == 0) drained[q] = 1'b1;
+      tick;
+      idle(late);
+      drained[q] = 1'b1;     tick; expect_messages("a drain ends beside an ARM", q, 1);
+      put_stop(q);           tick;
+      drained[q] = 1'b0;     tick;
+    end
+    // Nothing was ever completed: what lies before the start is none.
+    life(q, at, count, ticks, 0, 0);
+    put_arm(q, at - 3);      tick;
+    drained[q] = 1'b1;       tick; expect_messages("a drain without completions", q, 0);
+    put_stop(q);             tick;
+    drained[q] = 1'b0;       tick;
+  endtask
+
   // One that asked 2^31 completions ago says nothing: as nobody can wait for so many, the device is told that it was so long ago.
   task automatic case_long_ago(input int q);
     life(q, 32'd5, 0, 0, 1, 1);
@@ -532,9 +577,12 @@ module interrupts_run #(
       end else if (kind < 36) put_entry(someone, 2'd3, rnd() & ~32'd1 | 32'(chance(40)));
       else if (kind < 39) put_entry(someone, 2'(below(3)), rnd() & ~32'd3);
       else if (kind < 40 && on[someone]) put_stop(someone);
+      else if (kind < 42 && on[someone] && was_on[someone]) drained[someone] = 1'b1;
+      else if (kind < 44 && drained[someone] && on[someone]) put_stop(someone);
+      for (int q = 0; q < Queues; q++) if (!on[q]) drained[q] = 1'b0;
       someone = (chance(50) && arm) ? int'(pair) : below(Queues);
       // Responses come behind a disable, too; not of what is over.
-      if (chance(40) && !(start && pair == someone) && (on[someone] || chance(5))) put_answer(someone, between(1, 2), {chance(30), chance(30)});
+      if (chance(40) && !(start && pair == someone) && (on[someone] || chance(5)) && !drained[someone]) put_answer(someone, between(1, 2), {chance(30), chance(30)});
       if (chance(10)) begin
         reading   = 1'b1;
         read_pair = 4'(below(Queues));
@@ -545,6 +593,7 @@ module interrupts_run #(
     end
     random_port = 1'b0;
     ready       = 1'b1;
+    drained     = '0;
     for (int q = 0; q < Queues; q++) begin
       put_entry(q, 2'd3, 32'd0);
       tick;
@@ -553,8 +602,9 @@ module interrupts_run #(
     if (pending != '0 || busy != '0) fail("R14: a message was never sent");
     for (int q = 0; q < Queues; q++)
       $display("queue pair %0d of %0d: %0d armings, %0d fires, %0d messages", q, Queues, armings[q] - began[q], fires[q], messages[q]);
-    $display("%0d queue pairs: %0d deadlines, %0d fires joined others, %0d writes of ARM met a response", Queues, expired, merged, together);
-    if (expired < races / 100 || merged < races / 100 || together < races / 100) fail("the races met too little");
+    $display("%0d queue pairs: %0d deadlines, %0d ends of drains, %0d fires joined others, %0d writes of ARM met a response", Queues, expired, drains,
+             merged, together);
+    if (expired < races / 100 || drains < races / 100 || merged < races / 100 || together < races / 100) fail("the races met too little");
   endtask
   int began [0:Queues-1];
 
@@ -578,6 +628,9 @@ module interrupts_run #(
       case_count(q, 32'hFFFF_FFFE);
       case_time(q, 32'hFFFF_FFFF);
       case_meetings(q, 32'hFFFF_FFFF);
+      case_drain(q, 32'd40, 16'd0, 32'd0);
+      case_drain(q, 32'hFFFF_FFFF, 16'd9, 32'd0);
+      case_drain(q, 32'h7FFF_FFFF, 16'd0, 32'd100_000);
       case_long_ago(q);
     end
     case_most(Queues - 1);

@@ -54,7 +54,7 @@ module mmio_regs_run #(
   logic [1:0]  table_word;
   logic [31:0] arm_read;
   logic [95:0] entry_read;
-  logic [Queues-1:0] armed, masked, pending;
+  logic [Queues-1:0] armed, masked, pending, sending;
   logic        event_release, event_release_ok = 1'b0;
   logic [3:0]  event_owner;
   logic [Queues-1:0][3:0] owners;
@@ -84,17 +84,18 @@ module mmio_regs_run #(
     .slots_i(slots_owner == Owner ? 64'h0102_0009_0001_0007 : '1),
     .free_i(free), .wait_i(waiting), .run_i(run), .ready_i(ready), .read_fault_i(Queues'(read_fault) << Pair),
     .line_fault_i(Queues'(line_fault) << Pair), .completion_fault_i(Queues'(completion_fault) << Pair),
-    .message_fault_i(Queues'(message_fault) << Pair), .armed_i(armed), .masked_i(masked), .pending_i(pending)
+    .message_fault_i(Queues'(message_fault) << Pair), .armed_i(armed), .masked_i(masked), .pending_i(pending),
+    .sending_i(sending)
   );
 
   interrupts #(.Queues(Queues)) u_interrupts (
     .clk_i(clk), .rst_ni(rst_n), .inner_rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config),
-    .on_i(on), .write_queue_i(bell_queue), .write_data_i(index), .arm_i(arm), .arm_visible_i(32'd0), .table_write_i(table_write),
+    .on_i(on), .drained_i(Queues'(0)), .write_queue_i(bell_queue), .write_data_i(index), .arm_i(arm), .arm_visible_i(32'd0), .table_write_i(table_write),
     .table_word_i(table_word), .read_i(read_now), .read_queue_i(state_queue), .arm_o(arm_read), .message_o(entry_read),
     .armed_o(armed), .masked_o(masked), .pending_o(pending), .answered_i({1'b0, answered}), .answered_queue_i(4'(Pair)),
     .visible_i(32'd1), .asks_i(answered), .asked_i(32'd1), .message_valid_o(message_valid), .message_queue_o(),
     .message_addr_o(), .message_data_o(), .message_ready_i(1'b1), .ack_i(message_answered), .ack_id_i(6'd32 + 6'(Pair)), .ack_error_i(1'b0),
-    .waits_o(), .busy_o(), .fault_o()
+    .waits_o(), .busy_o(sending), .fault_o()
   );
 
   // The port takes each message, and answers it.

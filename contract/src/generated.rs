@@ -425,8 +425,10 @@ bitflags::bitflags! {
     /// Bits of the MESSAGE_CONTROL register.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct MessageControl: u32 {
-        /// Bit 0: 1: the vector sends nothing; what fires meanwhile stays pending, and is one message once this is 0
+        /// Bit 0: 1: the vector hands no message to the bus; what fires meanwhile stays pending, and is one message once this is 0
         const MASK = 1 << 0;
+        /// Bit 1: read-only: a message of the vector was handed to the bus, and is not answered yet
+        const SENDING = 1 << 1;
     }
 }
 
@@ -558,7 +560,7 @@ registers! {
         MessageAddressHi = 0x0_1004, DeviceMessage, "MESSAGE_ADDRESS_HI", ReadWrite, Some(0);
         /// MESSAGE_DATA (rw): what is written there: 4 bytes
         MessageData = 0x0_1008, DeviceMessage, "MESSAGE_DATA", ReadWrite, Some(0);
-        /// MESSAGE_CONTROL (rw): MASK; other bits are ignored and read 0
+        /// MESSAGE_CONTROL (rw): MASK, SENDING; other bits are ignored and read 0
         MessageControl = 0x0_100C, DeviceMessage, "MESSAGE_CONTROL", ReadWrite, Some(1);
         /// FN_CONTROL (rw): bit 0 RESET
         FnControl = 0x1_0000, Function, "FN_CONTROL", ReadWrite, Some(0);

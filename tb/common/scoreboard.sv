@@ -967,7 +967,7 @@ module scoreboard #(
   logic        masked = 1'b1;           // … or about to be
   logic [15:0] coalesce_count;
   logic [31:0] coalesce_time;
-  logic        armed = 1'b0, timed = 1'b0, could_expire = 1'b0, owed = 1'b0, aw_held = 1'b0, fires_now;
+  logic        armed = 1'b0, sees = 1'b0, timed = 1'b0, could_expire = 1'b0, owed = 1'b0, aw_held = 1'b0, fires_now;
   logic [31:0] arm_index, cq_answered, cq_first, above;
   logic        asked_bit [0:4095];      // of completions that were answered, by index
   int          now = 0, due, fired_at = 0, latency = 0, overdue = 0, n_above;
@@ -996,6 +996,7 @@ module scoreboard #(
       above = k - 2 - arm_index;
     end
     if (coalesce_count != 0 && n_above >= int'({16'd0, coalesce_count})) fires_now = 1'b1;
+    sees = n_above != 0;
     if (fires_now) fire;
     else if (n_above != 0 && coalesce_time != 0 && (anew || !timed)) begin
       timed = 1'b1;
@@ -1061,11 +1062,15 @@ module scoreboard #(
         if (effect_strb_i[0])  answer(effect_data_i[255:0]);
         if (effect_strb_i[32]) answer(effect_data_i[511:256]);
       end
+      // A drain that has nothing left tells of any completion at or above ARM.
+      if (bench.u_device.drained[Pair] && bench.u_device.on[Pair] && armed && sees
+          && !(bench.u_device.arm && bench.u_device.bell_queue == Pair)) fire;
       could_expire = timed && bench.u_device.on[Pair];
       if (bench.u_device.arm && bench.u_device.bell_queue == Pair) begin
         armings      = armings + 1;
         arm_index    = bench.u_device.index;
         armed        = 1'b1;
+        sees         = 1'b0;
         timed        = 1'b0;
         could_expire = 1'b0;
         look(1'b1);

