@@ -201,9 +201,9 @@ struct Proxies {
 }
 
 impl Proxies {
-    /// A fence of whoever copies, and one of whoever has stored what is copied.
+    /// One of whoever copies, and two of whoever has stored what is copied: behind each stretch, and behind what is written anew.
     fn fences_needed(&self) -> usize {
-        if self.copies == 0 { 0 } else { 1 + usize::from(self.publishes) }
+        if self.copies == 0 { 0 } else { 1 + 2 * usize::from(self.publishes) }
     }
 }
 
@@ -350,6 +350,7 @@ $bare$_Z6copiesPKv:
         /*0050*/              @!P0 UBLKCP.S.G [UR6], [UR4], UR8 ;
         /*0060*/              @UP0 UBLKCP.S.G [UR6], [UR4], UR8 ;
 .text.half:
+        /*0030*/                   FENCE.VIEW.ASYNC.G ;
         /*0040*/                   FENCE.VIEW.ASYNC.G ;
         /*0050*/                   UBLKCP.S.G [UR6], [UR4], UR8 ;
 $half$_ZNK8language11Publication4loadEPcR11LoadedModelj:
@@ -359,6 +360,7 @@ $half$_ZNK8language11Publication4loadEPcR11LoadedModelj:
         /*0050*/                   UBLKCP.S.G [UR6], [UR4], UR8 ;
 $fenced$_ZNK8language11Publication4loadEPcR11LoadedModelj:
         /*0060*/                   FENCE.VIEW.ASYNC.G ;
+        /*0070*/                   FENCE.VIEW.ASYNC.G ;
 .text.plain:
         /*0000*/                   EXIT ;
 ";
@@ -375,8 +377,8 @@ $fenced$_ZNK8language11Publication4loadEPcR11LoadedModelj:
         let expected = [
             kernel("bare", 1, 0, false),
             kernel("probe", 2, 1, false),
-            kernel("half", 1, 1, true),
-            kernel("fenced", 1, 2, true),
+            kernel("half", 1, 2, true),
+            kernel("fenced", 1, 3, true),
             kernel("plain", 0, 0, false),
         ];
         assert_eq!(kernels, expected);

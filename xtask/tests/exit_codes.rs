@@ -210,7 +210,7 @@ fn gpu_check_judges_every_architecture() {
 #[rstest]
 #[case::fenced(FENCE.to_owned(), None)]
 #[case::without_a_fence(format!("case \"$*\" in *sm_100*) ;; *) {FENCE};; esac"), Some("entry for sm_100 has 1 bulk copies from global memory and 0 proxy fences"))]
-#[case::without_one_of_two(format!("{FENCE}; echo '$entry$Publication4load:'"), Some("1 proxy fences (fence.proxy.async.global), and needs 2"))]
+#[case::without_those_of_the_publisher(format!("{FENCE}; echo '$entry$Publication4load:'"), Some("1 proxy fences (fence.proxy.async.global), and needs 3"))]
 #[case::a_fence_of_shared_memory("echo '  /*0020*/  FENCE.VIEW.ASYNC.S ;'".to_owned(), Some("entry for sm_90a has 1 bulk copies from global memory and 0"))]
 #[case::failing("exit 3".to_owned(), Some("nvdisasm ended with exit status: 3"))]
 fn gpu_check_counts_fences_in_the_machine_code(#[case] then: String, #[case] expected: Option<&str>) {
