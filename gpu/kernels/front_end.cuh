@@ -1292,9 +1292,14 @@ struct Fetcher {
           publishes = false;
         }
       }
-      while (publishes && !becomes(function.publisher, lane)) {
+      // With what has been brought it stays the loader. (Engine 0's kernel goes round again: a loop here costs it registers on Blackwell.)
+      if (!kLanguage && publishes && !becomes(function.publisher, lane)) {
+        if (!keep_waiting(DOORBELL_WAIT_PUBLISH, since, spins)) return false;
+        continue;
+      }
+      while (kLanguage && publishes && !becomes(function.publisher, lane)) {
         if (keep_waiting(DOORBELL_WAIT_PUBLISH, since, spins)) continue;
-        if (kLanguage) resign(function.loader, lane);
+        resign(function.loader, lane);
         return false;
       }
       // From here to the admission the versions stay as they are (R20): for the others of the function, and those that
@@ -1988,7 +1993,8 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       if (threadIdx.x < 16) reinterpret_cast<uint32_t*>(f.key)[threadIdx.x] = key_word(f.config.sq_key, threadIdx.x);
       if (threadIdx.x < 16 * kBlockWarps) f.counters[threadIdx.x / 16][threadIdx.x % 16] = 0;
       if (threadIdx.x == 0) {
-        f.running.entries = f.waits_for = f.asks = f.opening = f.publication.left = 0;
+        f.running.entries = f.waits_for = f.asks = f.opening = 0;
+        if (kLanguage) f.publication.left = 0;
         f.language = launch.language;
         f.aborting = f.aborted = 0;
         f.places_taken = kFirstPlace;
