@@ -127,7 +127,8 @@ int main(int argc, char** argv) {
     if (!b_decodes(1)) fail("B's DECODE under v1");
     // Tokens and log-probabilities: whatever changes of the weights shows.
     using Made = std::array<uint32_t, 4>;
-    const auto made = [&] { return Made{tokens[1], tokens[2], logps[1], logps[2]}; };
+    const auto word = [](const uint32_t& from) { return __atomic_load_n(&from, __ATOMIC_ACQUIRE); };
+    const auto made = [&] { return Made{word(tokens[1]), word(tokens[2]), word(logps[1]), word(logps[2])}; };
     const Made before = made();
     // Whether A's next completion is there: a look, no wait.
     const auto is_completed = [&] { doorbell_hw_completion d; std::memcpy(&d, cq[0] + 32 * (cq_head[0] % 64), 32); const bool want = (cq_head[0] & 64) == 0; return (d.phase >> 7 == want) && (d.final_seq_len >> 31 == want); };
