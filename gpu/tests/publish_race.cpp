@@ -151,7 +151,7 @@ int main(int argc, char** argv) {
       // What was resident is, as it was.
       if (!b_decodes(1) || made() != before) fail("v1 is another");
       if (!b_decodes(2)) fail("B's DECODE under v2");
-      std::memset(sq[0], 0, 65536); std::memset(cq[0], 0, 65536); sq_tail[0] = cq_head[0] = 0; mb[0].sq_tail = mb[0].cq_head = 0;
+      std::memset(sq[0], 0, 65536); std::memset(cq[0], 0, 65536); sq_tail[0] = cq_head[0] = 0; store(mb[0].sq_tail, 0); store(mb[0].cq_head, 0);
       store(mb[0].wanted, 3);
       while (load(mb[0].reached) != 3) doorbell_cpu_check(dev, text, sizeof text);
       t0 = std::chrono::steady_clock::now();
