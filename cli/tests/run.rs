@@ -165,6 +165,7 @@ fn trajectories_of_a_language_model_are_the_oracles(#[case] args: &str, #[case] 
 /// What a language model cannot do is told before anything runs.
 #[rstest]
 #[case::queues("--queues 2", "give --functions 2")]
+#[case::functions("--queues 4 --functions 3", "give --functions 4")]
 #[case::rewards("--reward device --reward-queue", "cannot be used with")]
 #[case::unknown("--model none", "there is no model none")]
 #[case::few("--kv-blocks 1", "give at least")]

@@ -461,6 +461,26 @@ mod tests {
         );
     }
 
+    /// MODEL region and arenas belong to a function, so of a language model each queue pair has one of its own.
+    #[rstest]
+    #[case("queues=3 functions=3", None)]
+    #[case(
+        "queues=4 functions=3",
+        Some("functions is 3: it must be as many as queues, 4, for a language model")
+    )]
+    #[case("queues=2", Some("functions is 1: it must be as many as queues, 2, for a language model"))]
+    fn a_language_model_takes_a_function_for_each_queue_pair(
+        #[case] text: &str,
+        #[case] message: Option<&str>,
+    ) {
+        let mut settings: Settings = text.parse().unwrap();
+        settings.queue.model_bytes = 1 << 16;
+        settings.queue.arena_bytes = [1 << 16, 0, 0, 0];
+        let error = Kind::Model.open(&settings).err().map(|error| error.to_string());
+        assert_eq!(error.is_some(), message.is_some(), "{error:?}");
+        assert!(error.unwrap_or_default().starts_with(message.unwrap_or("")));
+    }
+
     #[rstest]
     #[case("functions=2", "functions is 2: it must be at most 1, the number of queue pairs")]
     #[case("queues=4 functions=5", "functions is 5: it must be at most 4, the number of queue pairs")]

@@ -16,10 +16,10 @@ pub const INCLUDES: [&str; 2] = ["contract", "gpu/kernels"];
 pub const ARCHITECTURES: [&str; 3] = ["80", "90a", "100"];
 /// What the sources of the kernels end with.
 const SOURCES: [&str; 3] = ["cu", "cuh", "h"];
+/// What prints machine code.
+const DISASSEMBLER: &str = "nvdisasm";
 const CODE: &str = "doorbell.cubin";
 const REPORT: &str = "ptxas.txt";
-/// As nvcc names what it hands to ptxas.
-const PTX: &str = "doorbell.ptx";
 /// Architecture of the PTX: every GPU from this one on takes it.
 pub const PTX_ARCHITECTURE: &str = "80";
 /// The language, as nvcc and NVRTC take it.
@@ -110,9 +110,24 @@ impl Places {
             .filter(|program| program.is_file())
             .find_map(good)
             .or_else(|| {
-                site_packages_of_venv(self.venv.as_deref()?).iter().flat_map(|dir| wheels(dir)).find_map(good)
+                site_packages_of_venv(self.venv.as_deref()?)
+                    .iter()
+                    .flat_map(|dir| wheels(dir, "nvcc"))
+                    .find_map(good)
             })
-            .or_else(|| self.site_packages_of_python().iter().flat_map(|dir| wheels(dir)).find_map(good)))
+            .or_else(|| {
+                self.site_packages_of_python().iter().flat_map(|dir| wheels(dir, "nvcc")).find_map(good)
+            }))
+    }
+
+    /// The disassembler: beside the compiler, in `PATH`, or installed with what `cargo xtask setup --gpu` installs.
+    pub fn disassembler(&self, nvcc: &Nvcc) -> Option<PathBuf> {
+        let beside = nvcc.program.canonicalize().ok().map(|program| program.with_file_name(DISASSEMBLER));
+        let installed = self.venv.as_deref().map(site_packages_of_venv).unwrap_or_default();
+        let places = beside.into_iter().chain(self.in_path(Path::new(DISASSEMBLER)));
+        places
+            .chain(installed.iter().flat_map(|dir| wheels(dir, DISASSEMBLER)))
+            .find(|program| program.is_file())
     }
 
     fn in_path(&self, program: &Path) -> Option<PathBuf> {
@@ -134,11 +149,15 @@ fn site_packages_of_venv(venv: &Path) -> Vec<PathBuf> {
     children(&venv.join("lib"), "python3").into_iter().map(|dir| dir.join("site-packages")).collect()
 }
 
-/// What the wheels of `nvidia-cuda-nvcc` put into a directory of packages; the newest major version first.
-fn wheels(site_packages: &Path) -> Vec<PathBuf> {
+/// Where NVIDIA's wheels have put a program, in a directory of packages; the newest major version first.
+fn wheels(site_packages: &Path, program: &str) -> Vec<PathBuf> {
     let mut toolkits = children(&site_packages.join("nvidia"), "cu");
     toolkits.sort_unstable_by(|a, b| b.cmp(a));
-    toolkits.into_iter().map(|toolkit| toolkit.join("bin/nvcc")).filter(|program| program.is_file()).collect()
+    toolkits
+        .into_iter()
+        .map(|toolkit| toolkit.join("bin").join(program))
+        .filter(|file| file.is_file())
+        .collect()
 }
 
 fn children(dir: &Path, prefix: &str) -> Vec<PathBuf> {
@@ -197,17 +216,14 @@ impl Nvcc {
 
     fn compile(&self, root: &Path, cache: &Cache, architecture: &'static str) -> Result<MachineCode, String> {
         let mut command = self.command(root);
-        command.args(["-cubin", "-keep", "-Xptxas=-v", &format!("-arch=sm_{architecture}"), KERNELS]);
+        command.args(["-cubin", "-Xptxas=-v", &format!("-arch=sm_{architecture}"), KERNELS]);
         let name = format!("sm_{architecture}");
         let directory = cache.get(&name, &self.key(root, &command)?, |directory| {
-            command.arg("-keep-dir").arg(directory);
             let report = said(command.arg("-o").arg(directory.join(CODE)))?;
             fs::write(directory.join(REPORT), report)
-                .map_err(|error| format!("cannot write {}: {error}", directory.display()))?;
-            tidy(directory)
+                .map_err(|error| format!("cannot write {}: {error}", directory.display()))
         })?;
-        let [code, report, ptx] = [CODE, REPORT, PTX].map(|file| directory.join(file));
-        Ok(MachineCode { architecture, code, report, ptx })
+        Ok(MachineCode { architecture, code: directory.join(CODE), report: directory.join(REPORT) })
     }
 
     /// All that the output of a call of [`Nvcc::command`] depends on.
@@ -257,18 +273,6 @@ pub struct MachineCode {
     pub code: PathBuf,
     /// What the compiler said: its warnings, and of each function what ptxas gave it.
     pub report: PathBuf,
-    /// What ptxas made the machine code of.
-    pub ptx: PathBuf,
-}
-
-/// Removes the files of a compilation in between, but for the PTX: the preprocessed source alone is megabytes.
-fn tidy(directory: &Path) -> Result<(), String> {
-    for file in children(directory, "") {
-        if ![CODE, REPORT, PTX].iter().any(|kept| file.ends_with(kept)) {
-            fs::remove_file(&file).map_err(|error| format!("cannot remove {}: {error}", file.display()))?;
-        }
-    }
-    Ok(())
 }
 
 /// The number in `Cuda compilation tools, release 12.4, V12.4.131`.

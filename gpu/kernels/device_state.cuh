@@ -168,6 +168,7 @@ struct Function {
   uint32_t target;           // the slot that is being loaded
   uint32_t mode;             // how
   alignas(128) uint32_t publisher;  // 1: somebody publishes, or joins
+  alignas(128) uint32_t loader;     // 1: somebody brings a model, or publishes: with engine 1 before it becomes the publisher
   alignas(128) uint32_t members;    // front ends that have a session, a bit each
   alignas(128) uint32_t asked;      // the request
   alignas(128) uint64_t events;     // tail of the event ring, a running index: claimed by exchanges
@@ -188,7 +189,18 @@ struct LoadedModel {
   alignas(32) uint64_t block_bytes;  // of keys and values of 32 positions
   uint32_t vocabulary;
   uint32_t ends[4];
+  uint32_t moved;  // its place among the function's, xor its slot: at first each slot has the place of its number
+
+  __device__ __forceinline__ uint32_t place(uint32_t slot) const { return moved ^ slot; }
 };
+
+// Places for models that a function has: one for each slot, and one for the model that is being brought.
+constexpr uint32_t kModels = 3;
+
+// The place that no slot of a function names.
+__device__ __forceinline__ uint32_t spare_place(const LoadedModel (&models)[2]) {
+  return kModels - models[0].place(0) - models[1].place(1);
+}
 
 // Zeroed before the kernel starts.
 struct DeviceState {
@@ -214,7 +226,7 @@ struct DeviceState {
 
 // What engine 1 has of the device's memory: nothing, and no block, where there is none.
 struct LanguageMemory {
-  char* models;          // two of each function, one behind the other
+  char* models;          // kModels of each function, one behind the other
   uint64_t model_bytes;  // of each, a multiple of 64
   char* caches;          // keys and values, one of each team
   uint64_t cache_bytes;  // of each, a multiple of 64
@@ -222,8 +234,8 @@ struct LanguageMemory {
   uint32_t teams;        // of each block: 1, or one of each warp; each has a cache
 
   __device__ __forceinline__ uint32_t engines() const { return blocks == 0 ? 1 : 2; }
-  __device__ __forceinline__ char* model(uint32_t function, uint32_t slot) const {
-    return models + model_bytes * (2 * function + slot);
+  __device__ __forceinline__ char* model(uint32_t function, uint32_t place) const {
+    return models + model_bytes * (kModels * function + place);
   }
 };
 

@@ -74,6 +74,12 @@ struct FrontEnd {
   uint64_t counters[kBlockWarps][16];
 };
 
+#if defined(__CUDACC__)
+// The host asks for so much before it starts a kernel (gpu/src/info.rs).
+constexpr uint32_t kFrontEndBytes = 153760;
+static_assert(sizeof(FrontEnd) == kFrontEndBytes, "the host refuses a GPU whose blocks have less shared memory");
+#endif
+
 namespace front_end {
 
 // Element of a stage that holds quarter `k` of descriptor `d`: permuted so that neither side meets a bank twice.
@@ -600,16 +606,23 @@ __device__ __forceinline__ void reopen(FrontEnd& f, uint32_t lane) {
   if (lane == 0) order::store_release_block(&f.gate, 0);
 }
 
-// Whether this warp has become the function's publisher, of which there is one.
-__device__ __forceinline__ bool becomes_publisher(Function& function, uint32_t lane) {
+// Whether this warp has become the function's publisher, or its loader, of which there is one.
+__device__ __forceinline__ bool becomes(uint32_t& role, uint32_t lane) {
   uint32_t seen = 1;
-  if (lane == 0) seen = order::compare_swap_acquire_gpu(&function.publisher, 0, 1);
+  if (lane == 0) seen = order::compare_swap_acquire_gpu(&role, 0, 1);
   return __shfl_sync(kEveryLane, seen, 0) == 0;
 }
 
-__device__ __forceinline__ void resign(Function& function, uint32_t lane) {
+__device__ __forceinline__ void resign(uint32_t& role, uint32_t lane) {
   __syncwarp();
-  if (lane == 0) order::store_release_gpu(&function.publisher, 0);
+  if (lane == 0) order::store_release_gpu(&role, 0);
+}
+
+// The same of all that a publish takes.
+template <bool kLanguage>
+__device__ __forceinline__ void end_publish(Function& function, uint32_t lane) {
+  resign(function.publisher, lane);
+  if (kLanguage) resign(function.loader, lane);
 }
 
 // R19: whether what is at a worker names the version in slot `target`. If not, what workers have read of the slot comes before
@@ -713,7 +726,7 @@ __device__ __noinline__ bool answer(FrontEnd& f, DeviceState& state, uint32_t qu
 // A session starts: it has the versions of its function as they are, or begins anew. The control warp calls it.
 __device__ __noinline__ void join(FrontEnd& f, DeviceState& state, uint32_t queue, uint32_t lane) {
   Function& function = state.functions[f.config.function];
-  for (uint32_t spins = 0; !becomes_publisher(function, lane);) relax(spins);
+  for (uint32_t spins = 0; !becomes(function.publisher, lane);) relax(spins);
   if (lane == 0) {
     if (order::load_relaxed_gpu(&function.life) != f.config.life) {
       // R18: version 0 with salt 0, and nothing.
@@ -730,56 +743,140 @@ __device__ __noinline__ void join(FrontEnd& f, DeviceState& state, uint32_t queu
     order::store_relaxed_gpu(&state.answers[queue * 32], 0);
     order::set_bits_gpu(&function.members, 1u << queue);
   }
-  resign(function, lane);
+  resign(function.publisher, lane);
+}
+
+// The descriptor that is staged as number `k`.
+__device__ __forceinline__ Descriptor staged_descriptor(const uint4* stage, uint32_t k) {
+  Descriptor desc;
+#pragma unroll
+  for (uint32_t part = 0; part < 4; part++) desc.quarter[part] = stage[staged(k, part)];
+  return desc;
+}
+
+// The slot that a POLICY loads. The newest is never retired: the other one is free, or was loaded first.
+__device__ __forceinline__ uint32_t target_slot(const FrontEnd& f) {
+  const uint32_t newest = order::load_relaxed_block(&f.loaded);
+  return DOORBELL_FAULT(SwapsSlots) ? newest : 1 - newest;
+}
+
+// R19: what is wrong with a POLICY, whatever its header says.
+__device__ __forceinline__ uint32_t error_of_policy(const FrontEnd& f, const Descriptor& desc, uint32_t lane) {
+  const Versions versions{order::load_halves_block(&f.versions.slots)};
+  if (desc.checkpoint() > DOORBELL_POLICY_ABORT || Version(versions, desc.policy_version()).state == DOORBELL_SLOT_RESIDENT)
+    return DOORBELL_ERR_BAD_POLICY;
+  // What the host wrote before the descriptor, and what it had seen: the header, and completions of those that are gone.
+  order::fence_sys();
+  if (is_in_use(f, target_slot(f), lane) && !DOORBELL_FAULT(LoadsBusySlot)) return DOORBELL_ERR_POLICY_BUSY;
+  return DOORBELL_ERR_NONE;
+}
+
+// What the header of a POLICY says. All lanes call it.
+struct PolicyHeader {
+  uint32_t salt;
+  bool agrees;
+
+  __device__ __forceinline__ PolicyHeader(const FrontEnd& f, const Descriptor& desc, bool of_language) {
+    const uint64_t header = f.config.token_base + desc.delta_offset();
+    const uint4 mine = order::load_relaxed_sys(reinterpret_cast<const uint4*>(header));
+    // One lane's, as each may have read at another time.
+    const uint32_t w0 = __shfl_sync(kEveryLane, mine.x, 0), length = __shfl_sync(kEveryLane, mine.z, 0);
+    const uint32_t check = __shfl_sync(kEveryLane, mine.w, 0);
+    salt = __shfl_sync(kEveryLane, mine.y, 0);
+    agrees = mix(mix(mix(w0 ^ DOORBELL_GOLDEN) ^ salt) ^ length) == check &&
+             w0 == (desc.model_id() << 16 | desc.policy_version()) && length == (of_language ? sizeof(doorbell_hw_image) : 0);
+  }
+};
+
+// Whether the publisher's queue pair is the only one of the function. Who joins waits for the publisher, so nobody comes behind this.
+// And behind this acquire the rollouts of who has left are over.
+__device__ __forceinline__ bool is_alone(const Function& function, uint32_t queue) {
+  const uint32_t members = __shfl_sync(kEveryLane, order::load_acquire_gpu(&function.members), 0);
+  __syncwarp();
+  return (members & ~(1u << queue)) == 0 || DOORBELL_FAULT(PublishesAlone);
+}
+
+// Asks the others to hold what they have, and whether one of them uses the slot that is to be loaded.
+__device__ __forceinline__ bool hold(DeviceState& state, Function& function, uint32_t queue, uint32_t target, uint32_t mode,
+                                     uint32_t lane) {
+  if (lane == 0) {
+    order::store_relaxed_gpu(&function.target, target);
+    order::store_relaxed_gpu(&function.mode, mode);
+  }
+  __syncwarp();
+  return ask(state, function, queue, request::kHold, lane);
+}
+
+// No error, but that the session ended first.
+constexpr uint32_t kCut = ~0u;
+
+// With engine 1, ahead of a publish: reads the header of the POLICY that is staged as number `k`, and brings its model, if it is one, into
+// the place that no slot names. Nobody of the function is held meanwhile, and nothing has changed if it fails, or is cut short by
+// the end of the session. The warp has the turn, and is the loader of its function.
+__device__ __noinline__ uint32_t announce_policy(FrontEnd& f, DeviceState& state, uint32_t queue, const uint4* stage, uint32_t k) {
+  const uint32_t lane = threadIdx.x % kWarp;
+  const Descriptor desc = staged_descriptor(stage, k);
+  const uint32_t function_id = f.config.function, target = target_slot(f);
+  Function& function = state.functions[function_id];
+  language::Publication& publication = f.publication;
+  const uint32_t error = error_of_policy(f, desc, lane);
+  if (error != DOORBELL_ERR_NONE) return error;
+  const bool of_language = desc.model_id() == engine::kLanguageModel;
+  const PolicyHeader header(f, desc, of_language);
+  const uint64_t record = f.config.token_base + desc.delta_offset() + 64;
+  const bool fits = header.agrees && (!of_language || publication.read(record, f.config, f.language, lane));
+  if (lane == 0) {
+    publication.salt = header.salt;
+    publication.is_good = fits;
+  }
+  __syncwarp();
+  if (!fits || !of_language) return DOORBELL_ERR_NONE;
+  // Nothing is brought for what is going to be POLICY_BUSY.
+  for (uint32_t spins = 0; !becomes(function.publisher, lane);) relax(spins);
+  bool busy = false;
+  if (!is_alone(function, queue)) {
+    busy = hold(state, function, queue, target, desc.checkpoint(), lane);
+    ask(state, function, queue, request::kResume, lane);
+  }
+  resign(function.publisher, lane);
+  if (busy) return DOORBELL_ERR_POLICY_BUSY;
+  const LoadedModel(&models)[2] = state.models[function_id];
+  const uint32_t place = DOORBELL_FAULT(LoadsInPlace) ? models[target].place(target) : spare_place(models);
+  if (lane == 0) publication.model.moved = place ^ target;
+  return publication.load(f.language.model(function_id, place), lane, [&] { return stopping(f); }) ? DOORBELL_ERR_NONE : kCut;
 }
 
 // R19: publishes the version of the POLICY that is staged as number `k`; its error, and nothing has changed if there is one.
 // The warp has the turn: nothing is admitted meanwhile. And it is the publisher of its function: in the other front ends
 // nothing is admitted either, from the time when they are asked whether the slot is in use until they have the new versions.
-// So there is one moment in which these become resident for all (R20).
+// So there is one moment in which these become resident for all (R20). With engine 1 announce_policy comes before.
 template <bool kLanguage>
 __device__ __noinline__ uint32_t publish_policy(FrontEnd& f, DeviceState& state, uint32_t queue, const uint4* stage,
                                                 uint32_t k) {
   const uint32_t warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  Descriptor desc;
-#pragma unroll
-  for (uint32_t part = 0; part < 4; part++) desc.quarter[part] = stage[staged(k, part)];
-  const uint64_t header = f.config.token_base + desc.delta_offset();
+  const Descriptor desc = staged_descriptor(stage, k);
   const uint32_t version = desc.policy_version(), model_id = desc.model_id(), mode = desc.checkpoint();
   Function& function = state.functions[f.config.function];
   const Versions versions{order::load_halves_block(&f.versions.slots)};
-  const uint32_t newest = order::load_relaxed_block(&f.loaded);
-  // The newest is never retired: the other one is free, or was loaded first.
-  const uint32_t target = DOORBELL_FAULT(SwapsSlots) ? newest : 1 - newest;
-  if (mode > DOORBELL_POLICY_ABORT || Version(versions, version).state == DOORBELL_SLOT_RESIDENT)
-    return DOORBELL_ERR_BAD_POLICY;
-  // What the host wrote before the descriptor, and what it had seen: the header, and completions of those that are gone.
-  order::fence_sys();
-  if (is_in_use(f, target, lane) && !DOORBELL_FAULT(LoadsBusySlot)) return DOORBELL_ERR_POLICY_BUSY;
-  // First, so that the others are held for no longer than it takes to ask them.
-  const uint4 mine = order::load_relaxed_sys(reinterpret_cast<const uint4*>(header));
-  // One lane's, as each may have read at another time.
-  const uint32_t w0 = __shfl_sync(kEveryLane, mine.x, 0), salt = __shfl_sync(kEveryLane, mine.y, 0);
-  const uint32_t length = __shfl_sync(kEveryLane, mine.z, 0), check = __shfl_sync(kEveryLane, mine.w, 0);
+  const uint32_t newest = order::load_relaxed_block(&f.loaded), target = target_slot(f);
+  const uint32_t error = error_of_policy(f, desc, lane);
+  if (error != DOORBELL_ERR_NONE) return error;
   const bool of_language = kLanguage && model_id == engine::kLanguageModel;
-  const bool agrees = mix(mix(mix(w0 ^ DOORBELL_GOLDEN) ^ salt) ^ length) == check &&
-                      w0 == (model_id << 16 | version) && length == (of_language ? sizeof(doorbell_hw_image) : 0);
-  language::Publication& publication = f.publication;
-  const bool fits = agrees && (!of_language || publication.read(header + 64, f.config, f.language, lane));
-  // Who joins waits for the publisher, so nobody comes after this. And behind this acquire the rollouts of who has left are over.
-  const uint32_t members = __shfl_sync(kEveryLane, order::load_acquire_gpu(&function.members), 0);
-  __syncwarp();
-  const bool alone = (members & ~(1u << queue)) == 0 || DOORBELL_FAULT(PublishesAlone);
-  if (!alone) {
-    if (lane == 0) {
-      order::store_relaxed_gpu(&function.target, target);
-      order::store_relaxed_gpu(&function.mode, mode);
-    }
-    __syncwarp();
-    if (ask(state, function, queue, request::kHold, lane)) {
-      ask(state, function, queue, request::kResume, lane);
-      return DOORBELL_ERR_POLICY_BUSY;
-    }
+  bool fits;
+  uint32_t salt;
+  if (kLanguage) {
+    fits = f.publication.is_good;
+    salt = f.publication.salt;
+  } else {
+    // First, so that the others are held for no longer than it takes to ask them.
+    const PolicyHeader header(f, desc, false);
+    fits = header.agrees;
+    salt = header.salt;
+  }
+  const bool alone = is_alone(function, queue);
+  if (!alone && hold(state, function, queue, target, mode, lane)) {
+    ask(state, function, queue, request::kResume, lane);
+    return DOORBELL_ERR_POLICY_BUSY;
   }
   if (lane == 0) tally(f, warp, kReadBeats, 1);
   if (!fits) {
@@ -787,10 +884,13 @@ __device__ __noinline__ uint32_t publish_policy(FrontEnd& f, DeviceState& state,
     return DOORBELL_ERR_BAD_POLICY;
   }
   // Nobody uses the slot, and nobody starts to.
-  if (of_language)
-    publication.load(f.language.model(f.config.function, target), state.models[f.config.function][target], lane);
+  if (of_language && lane == 0) {
+    LoadedModel& model = state.models[f.config.function][target];
+    stream::is_replaced(f.language.model(f.config.function, model.place(target)));
+    model = f.publication.model;
+  }
   const uint32_t resident = Versions::word(version, model_id, DOORBELL_SLOT_RESIDENT);
-  const uint32_t of_slot = of_language ? publication.shape.context : salt;
+  const uint32_t of_slot = of_language ? f.publication.shape.context : salt;
   const uint32_t kept = mode == DOORBELL_POLICY_KEEP ? DOORBELL_SLOT_KEPT : DOORBELL_SLOT_ABORTED;
   uint4 slots = Versions::tagged(versions.slots, 0);
   uint32_t& old = newest == 0 ? slots.x : slots.z;
@@ -979,6 +1079,12 @@ struct Fetcher {
     return !__any_sync(kEveryLane, stopping(f));
   }
 
+  // Whether the completion queue has a slot (R4).
+  __device__ __forceinline__ bool has_slot() const {
+    const uint32_t tail = static_cast<uint32_t>(order::load_relaxed_block(&f.posted));
+    return tail - order::load_acquire_block(&f.cq_head) != f.config.cq_size;
+  }
+
   // What a descriptor that is taken alone has to wait for, by its rules.
   __device__ __forceinline__ uint32_t held_by(uint32_t index, uint32_t rollout, uint32_t prefix_id, bool fence,
                                               bool is_stop, bool of_group) {
@@ -1153,11 +1259,48 @@ struct Fetcher {
       }
       Function& function = state.functions[f.config.function];
       const uint32_t opcode = __shfl_sync(kEveryLane, o.desc.opcode(), k);
-      const bool publishes = UNLIKELY(opcode == DOORBELL_OP_POLICY) &&
-                             __shfl_sync(kEveryLane, o.outcome.status, k) == DOORBELL_STATUS_DONE;
-      if (publishes && !becomes_publisher(function, lane)) {
+      bool publishes = UNLIKELY(opcode == DOORBELL_OP_POLICY) &&
+                       __shfl_sync(kEveryLane, o.outcome.status, k) == DOORBELL_STATUS_DONE;
+      if (kLanguage && publishes) {
+        // R4: nothing is brought for what cannot complete.
+        if (!__any_sync(kEveryLane, has_slot())) {
+          if (!keep_waiting(DOORBELL_WAIT_COMPLETION_SLOT, since, spins)) return false;
+          continue;
+        }
+        if (!becomes(function.loader, lane)) {
+          if (!keep_waiting(DOORBELL_WAIT_PUBLISH, since, spins)) return false;
+          continue;
+        }
+        // Nobody else publishes from here on.
+        if (__any_sync(kEveryLane, order::load_acquire_block(&f.epoch) != epoch)) {
+          resign(function.loader, lane);
+          prepared = false;
+          continue;
+        }
+        // Out of the registers meanwhile, of which too few are left.
+        put_back(o);
+        __syncwarp();
+        const uint32_t error = announce_policy(f, state, queue, stage, k);
+        __syncwarp();
+#pragma unroll
+        for (uint32_t part = 0; part < 4; part++) o.desc.quarter[part] = stage[staged(lane, part)];
+        since = clock64();
+        if (error != DOORBELL_ERR_NONE) {
+          resign(function.loader, lane);
+          if (error == kCut) return false;
+          if (lane == k) o.outcome = ended(DOORBELL_STATUS_ERROR, error);
+          publishes = false;
+        }
+      }
+      // With what has been brought it stays the loader. (Engine 0's kernel goes round again: a loop here costs it registers on Blackwell.)
+      if (!kLanguage && publishes && !becomes(function.publisher, lane)) {
         if (!keep_waiting(DOORBELL_WAIT_PUBLISH, since, spins)) return false;
         continue;
+      }
+      while (kLanguage && publishes && !becomes(function.publisher, lane)) {
+        if (keep_waiting(DOORBELL_WAIT_PUBLISH, since, spins)) continue;
+        resign(function.loader, lane);
+        return false;
       }
       // From here to the admission the versions stay as they are (R20): for the others of the function, and those that
       // are told to end are all that name the one that is retired.
@@ -1167,7 +1310,7 @@ struct Fetcher {
       const bool anew = order::load_relaxed_block(&f.epoch) != epoch;
       if (UNLIKELY(__any_sync(kEveryLane, held || anew)) && !DOORBELL_FAULT(HoldsNobody)) {
         reopen(f, lane);
-        if (publishes) resign(function, lane);
+        if (publishes) end_publish<kLanguage>(function, lane);
         prepared = false;
         if (__any_sync(kEveryLane, held) && !keep_waiting(DOORBELL_WAIT_PUBLISH, since, spins)) return false;
         continue;
@@ -1219,7 +1362,7 @@ struct Fetcher {
       missing = admit(f, state.places[queue], o, index, mask, longs & mask, consumed_to, lane, first_completion);
       reopen(f, lane);
       if (missing != DOORBELL_WAIT_NOTHING) {
-        if (publishes) resign(function, lane);
+        if (publishes) end_publish<kLanguage>(function, lane);
         // Not all at once, then.
         one_by_one = true;
         if (!keep_waiting(missing, since, spins)) return false;
@@ -1242,7 +1385,7 @@ struct Fetcher {
         put_back(o);
         __syncwarp();
         const uint32_t error = publish_policy<kLanguage>(f, state, queue, stage, k);
-        resign(function, lane);
+        end_publish<kLanguage>(function, lane);
 #pragma unroll
         for (uint32_t part = 0; part < 4; part++) o.desc.quarter[part] = stage[staged(lane, part)];
         longs = briefs = rounds = alone = unbound = spins = 0;
@@ -1296,6 +1439,7 @@ struct Fetcher {
       if (run.count == 0 && !once.claim(run, 1) && lane == 0) __nanosleep(100);
       if (run.count == 0) {
         if (__any_sync(kEveryLane, stopping(f))) break;
+        if (kLanguage) f.publication.help(lane);
         continue;
       }
       once.put(run);
@@ -1409,6 +1553,7 @@ struct Fetcher {
     while (!__all_sync(kEveryLane, order::load_acquire_block(&f.admitted) == index)) {
       DOORBELL_YIELD();
       if (__any_sync(kEveryLane, stopping(f))) return false;
+      if (kLanguage) f.publication.help(lane);
     }
     return execute_in_general(f, state, queue, session, warp, index, 1);
   }
@@ -1849,6 +1994,7 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       if (threadIdx.x < 16 * kBlockWarps) f.counters[threadIdx.x / 16][threadIdx.x % 16] = 0;
       if (threadIdx.x == 0) {
         f.running.entries = f.waits_for = f.asks = f.opening = 0;
+        if (kLanguage) f.publication.left = 0;
         f.language = launch.language;
         f.aborting = f.aborted = 0;
         f.places_taken = kFirstPlace;

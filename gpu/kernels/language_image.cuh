@@ -71,6 +71,14 @@ struct Publication {
   uint64_t from;     // bus address of the image
   uint64_t length;   // its bytes
   uint64_t rope_at;  // bytes from its first to its table of turns, behind the texts
+  uint32_t salt;     // of the POLICY's header
+  bool is_good;      // whether this device can publish what header and image say
+  // The way into device memory, in stretches that warps of the block take. Who has taken one reads the rest.
+  char* to;
+  uint32_t count;
+  uint32_t left;  // that nobody has taken, or less than 1
+  uint32_t done;  // that have been brought
+  static constexpr uint32_t kStretch = 32 << 10;
 
   // Of the HwImage at `record`: false if it, or the header of the image that it names, is malformed, or the model too large for this
   // device ("Which error", 12).
@@ -115,20 +123,67 @@ struct Publication {
     return good && lies(lane);
   }
 
-  // Takes the image into device memory, for blocks that come to it behind a release of this warp's.
-  __device__ __noinline__ void load(char* to, LoadedModel& loaded, uint32_t lane) const {
-    if (lane == 0) stream::begins_to_load(to, length);
+  // Takes the image into device memory, for blocks that come to it behind a release of this warp's, with the help of those that call
+  // `help`. False if `stops` said so before all of it was there: then nobody writes to `where` any more.
+  template <typename Stops>
+  __device__ __forceinline__ bool load(char* where, uint32_t lane, Stops stops) {
+    uint32_t all = static_cast<uint32_t>((length + kStretch - 1) / kStretch);
+    if (lane == 0) {
+      stream::begins_to_load(where, length);
+      to = where;
+      count = all;
+      order::store_relaxed_block(&done, 0);
+      order::store_release_block(&left, all);
+    }
     __syncwarp();
-    bring<kWarp>(to, from, length, lane);
+    bool goes_on = true;
+    while (goes_on && bring_stretch(lane, false)) {
+      DOORBELL_YIELD();
+      goes_on = !__any_sync(kEveryLane, stops());
+    }
+    if (!goes_on) {
+      int32_t untaken = 0;
+      if (lane == 0) untaken = static_cast<int32_t>(order::add_acq_rel_block(&left, 0u - all));
+      untaken = __shfl_sync(kEveryLane, untaken, 0);
+      if (untaken > 0) all -= untaken;
+    }
+    // Those that others have taken.
+    for (uint32_t spins = 0; !DOORBELL_FAULT(TakesUnfinished); relax(spins))
+      if (__all_sync(kEveryLane, order::load_acquire_block(&done) == all)) break;
     __syncwarp();
-    settle(to, lane);
-    if (lane == 0) loaded = model;
-    // Each lane's own writes: copies of stretches do not go through the generic proxy.
+    if (!goes_on) return false;
+    settle(where, lane);
     stream::publish();
     __syncwarp();
+    return true;
+  }
+
+  // Brings stretches of the image that another warp loads, if one does, until none is left. All lanes of a warp call it, which has
+  // nothing else to do.
+  __device__ __forceinline__ void help(uint32_t lane) {
+    if (!UNLIKELY(__any_sync(kEveryLane, static_cast<int32_t>(order::load_relaxed_block(&left)) > 0))) return;
+    while (bring_stretch(lane, true)) DOORBELL_YIELD();
   }
 
  private:
+  // Takes one stretch, and brings it. False if there is none. All lanes of a warp call it.
+  __device__ __noinline__ bool bring_stretch(uint32_t lane, [[maybe_unused]] bool helps) {
+    uint32_t taken = 0;
+    // The addition alone would bring `left` further down with every call.
+    if (lane == 0 && static_cast<int32_t>(order::load_relaxed_block(&left)) > 0) taken = order::add_acq_rel_block(&left, 0u - 1);
+    taken = __shfl_sync(kEveryLane, taken, 0);
+    __syncwarp();
+    if (static_cast<int32_t>(taken) <= 0) return false;
+    for (uint32_t k = 0; helps && k < 500; k++) DOORBELL_WINDOW(TakesUnfinished);
+    const uint64_t at = static_cast<uint64_t>(count - taken) * kStretch;
+    bring<kWarp>(to + at, from + at, min(static_cast<uint64_t>(kStretch), length - at), lane);
+    // Each lane's own writes: copies of stretches do not go through the generic proxy.
+    stream::publish();
+    __syncwarp();
+    if (lane == 0) order::add_acq_rel_block(&done, 1);
+    return true;
+  }
+
   // As Shape::refusal of crate lm.
   static __device__ __forceinline__ bool is_sound(const Shape& shape) {
     const bool blocks = shape.width % 32 == 0 && shape.head_width % 32 == 0 && shape.hidden % 32 == 0;

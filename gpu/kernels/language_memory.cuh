@@ -37,10 +37,12 @@ __device__ __forceinline__ void publish() { order_proxies(); }
 // Each thread that is to copy stretches calls it behind the acquire with which it came to them.
 __device__ __forceinline__ void subscribe() { order_proxies(); }
 
-// What the build for the CPU checks: that no image is loaded over one that a team reads, and that it lies in its place.
+// What the build for the CPU checks: that no image is replaced by another while a team reads it, nor loaded over one, and that it lies in its
+// place.
 __device__ __forceinline__ void begins_to_read(const char*) {}
 __device__ __forceinline__ void ends_reading(const char*) {}
 __device__ __forceinline__ void begins_to_load(const char*, uint64_t) {}
+__device__ __forceinline__ void is_replaced(const char*) {}
 __device__ __forceinline__ void lies(const char*, uint64_t) {}
 
 // Whether the GPU copies whole stretches of memory at one instruction.

@@ -120,6 +120,10 @@ struct Jobs {
   Job of[Team::kTeams];
 };
 
+// What they have at most, beside kMostShared: the host asks for both before it starts a kernel (gpu/src/info.rs).
+constexpr uint32_t kMostJobs = 6 << 10;
+static_assert(sizeof(Jobs<Whole>) <= kMostJobs && sizeof(Jobs<Single>) <= kMostJobs, "gpu/src/info.rs, LANGUAGE_BYTES");
+
 // A team, and the queue from which it takes what it runs.
 template <typename Team>
 class Worker {
@@ -275,7 +279,7 @@ class Worker {
     }
     Team::sync();
     bool goes_on = job.begins;
-    const char* const image = language.model(session.function, at.slot);
+    const char* const image = language.model(session.function, loaded.place(at.slot));
     if (Team::thread() == 0) stream::begins_to_read(image);
     const Shape shape = Shape::read(image);
     if (goes_on) {
@@ -304,7 +308,10 @@ class Worker {
           Block<Team>::step(cache, reinterpret_cast<char*>(job.block), job.token, job.position, !is_prefill,
                       Sampling{job.sequence.sharpness, place.seed, place.rollout_id});
       made++;
-      if (DOORBELL_FAULT(SwitchesInStep) && made == 1) Block<Team>::begin(language.model(session.function, at.slot ^ 1));
+      if (DOORBELL_FAULT(SwitchesInStep) && made == 1) {
+        const LoadedModel& other = state.models[session.function][at.slot ^ 1];
+        Block<Team>::begin(language.model(session.function, other.place(at.slot ^ 1)));
+      }
       if (Team::thread() == 0) {
         if (is_prefill) {
           job.goes_on = job.position + 1 != job.sequence.end;

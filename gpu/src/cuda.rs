@@ -80,7 +80,7 @@ pub struct GpuOptions {
 /// What engine 1 gets of a GPU's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LanguageMemory {
-    /// Bytes of the largest image that a version may have: there are two versions of each function.
+    /// Bytes of the largest image that a version may have: there are two versions of each function, and one may be on its way.
     pub model_bytes: u64,
     /// Bytes of keys and values of the longest sequence, which each block or warp that runs rollouts has; fewer where all of them would take more than
     /// half of the memory that is free.
@@ -111,7 +111,7 @@ impl LanguageMemory {
     /// What all of it is, for an error.
     fn named(self, queues: usize, rollouts: u32) -> String {
         format!(
-            " (engine 1 takes two models of {} bytes for each of {queues} queue pairs, any of which may be a function of its own, and {} \
+            " (engine 1 takes three models of {} bytes for each of {queues} queue pairs, any of which may be a function of its own, and {} \
              bytes for each of {rollouts} rollouts at a time: use fewer queue pairs, or a smaller model)",
             self.model_bytes, self.cache_bytes
         )
@@ -333,6 +333,11 @@ impl Gpu {
         let function = kernels.module.load_function(kernel).map_err(driver("finding the kernel"))?;
         // Loads its code, too: later a running kernel would be waited for.
         let shared = if language.is_some() { sizes.front_end.max(sizes.language) } else { sizes.front_end };
+        let fixed =
+            function.shared_size_bytes().map_err(driver("asking for the kernel's shared memory"))? as u32;
+        if let Some(reason) = info::lacks_shared_memory(kernel, shared + fixed, about.shared_bytes) {
+            return Err(DeviceError::Unavailable { device: name, reason });
+        }
         function
             .set_attribute(
                 CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -352,7 +357,7 @@ impl Gpu {
         if let Some(cut) = asked.zip(language).and_then(|(asked, given)| asked.cut(given, rollouts)) {
             eprintln!("warning: {name}: {cut}");
         }
-        let models = language.map_or(0, |language| 2 * queues as u64 * language.model_bytes);
+        let models = language.map_or(0, |language| 3 * queues as u64 * language.model_bytes);
         let caches = language.map_or(0, |language| u64::from(rollouts) * language.cache_bytes);
         let allocate = |bytes: usize| {
             DeviceMemory::zeroed(&context, &name, bytes).map_err(|error| DeviceError::Memory {
@@ -630,7 +635,7 @@ mod tests {
             cut.contains("174720 bytes") && cut.contains("not 1048576") && cut.contains("BAD_SEQUENCE"),
             "{cut}"
         );
-        assert!(memory.named(16, 3).contains("two models of 65 bytes for each of 16 queue pairs"));
+        assert!(memory.named(16, 3).contains("three models of 65 bytes for each of 16 queue pairs"));
         assert_eq!(memory.within(1 << 30, 100), LanguageMemory { model_bytes: 128, cache_bytes: 1 << 20 });
         assert_eq!(memory.within(1 << 20, 3), LanguageMemory { model_bytes: 128, cache_bytes: 174_720 });
     }

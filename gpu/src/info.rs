@@ -22,6 +22,8 @@ pub struct GpuInfo {
     pub processors: u32,
     /// Whether this is a slice of a GPU (MIG).
     pub mig: bool,
+    /// Bytes of shared memory that a block can have.
+    pub shared_bytes: u32,
     /// Compute capability, major and minor.
     pub compute_capability: (i32, i32),
     /// CUDA version up to which the driver knows images, as in `12.4`.
@@ -39,6 +41,8 @@ pub struct GpuInfo {
     pub refusals: Vec<String>,
     /// What will make it slow, or others.
     pub warnings: Vec<String>,
+    /// Why language models do not run on it where a device without them can be opened.
+    pub without_language: Option<String>,
 }
 
 /// Describes every GPU that the driver shows to this process.
@@ -85,9 +89,12 @@ impl GpuInfo {
         let prohibited = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)?
             == sys::CUcomputemode::CU_COMPUTEMODE_PROHIBITED as i32;
         let cooperative = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)? != 0;
+        let shared_bytes =
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32;
         let refusals = refusals(&Facts {
             compute_capability,
             processors,
+            shared_bytes,
             watchdog,
             prohibited,
             cooperative,
@@ -99,6 +106,7 @@ impl GpuInfo {
             mig: name.contains(" MIG "),
             name,
             processors,
+            shared_bytes,
             compute_capability,
             driver: driver_version()?,
             link: link("current").zip(link("max")).map(|(now, most)| format!("{now} of {most}")),
@@ -107,6 +115,7 @@ impl GpuInfo {
             watchdog,
             refusals,
             warnings,
+            without_language: without_language(shared_bytes),
         })
     }
 
@@ -122,10 +131,32 @@ impl GpuInfo {
 struct Facts {
     compute_capability: (i32, i32),
     processors: u32,
+    shared_bytes: u32,
     watchdog: bool,
     prohibited: bool,
     cooperative: bool,
     blocking: bool,
+}
+
+/// Bytes of shared memory of a front end, without which there is no device: `kFrontEndBytes`, gpu/kernels/front_end.cuh.
+const FRONT_END_BYTES: u32 = 153_760;
+/// Bytes of shared memory of a block of engine 1, at most: `kMostShared`, gpu/kernels/language_model.cuh, and `kMostJobs`,
+/// gpu/kernels/language_worker.cuh.
+const LANGUAGE_BYTES: u32 = (200 << 10) + (6 << 10);
+
+/// Why a kernel whose blocks need so many bytes of shared memory cannot run where a block can have so many, if it cannot.
+pub(crate) fn lacks_shared_memory(what: &str, needed: u32, had: u32) -> Option<String> {
+    (needed > had).then(|| {
+        format!(
+            "{what} needs {needed} bytes of shared memory in a block, and a block of this GPU can have {had}"
+        )
+    })
+}
+
+/// What does not run on a GPU that runs engine 0.
+fn without_language(shared_bytes: u32) -> Option<String> {
+    let lack = lacks_shared_memory("engine 1 (language models)", LANGUAGE_BYTES, shared_bytes)?;
+    (shared_bytes >= FRONT_END_BYTES).then(|| format!("{lack}: engine 0 alone runs on it"))
 }
 
 /// Whether CUDA_LAUNCH_BLOCKING is set: the first launch of a kernel that does not end would never return.
@@ -170,7 +201,11 @@ fn refusals(facts: &Facts) -> Vec<String> {
             format!("it has {} multiprocessors, and a device needs 2: a front end and workers", facts.processors),
         ),
     ];
-    refused.into_iter().filter(|&(refused, _)| refused).map(|(_, reason)| reason).collect()
+    let refused = refused.into_iter().filter(|&(refused, _)| refused).map(|(_, reason)| reason);
+    let lack = lacks_shared_memory("a front end", FRONT_END_BYTES, facts.shared_bytes);
+    refused
+        .chain(lack.map(|lack| format!("{lack}: use a GPU of a data centre (A100, H100, H200, B200)")))
+        .collect()
 }
 
 fn warnings(node: Option<u32>, near: Option<BTreeSet<u32>>, own: Option<BTreeSet<u32>>) -> Vec<String> {
@@ -220,6 +255,7 @@ mod tests {
     const GOOD: Facts = Facts {
         compute_capability: (9, 0),
         processors: 132,
+        shared_bytes: 227 << 10,
         watchdog: false,
         prohibited: false,
         cooperative: true,
@@ -235,11 +271,42 @@ mod tests {
     #[case::no_cooperation(Facts { cooperative: false, ..GOOD }, Some("cooperative launch"))]
     #[case::one_processor(Facts { processors: 1, ..GOOD }, Some("it has 1 multiprocessors"))]
     #[case::two_processors(Facts { processors: 2, ..GOOD }, None)]
+    #[case::an_a100(Facts { compute_capability: (8, 0), shared_bytes: 163 << 10, ..GOOD }, None)]
+    #[case::an_l4(Facts { compute_capability: (8, 9), shared_bytes: 99 << 10, ..GOOD }, Some("a front end needs 153760 bytes of shared memory in a block, and a block of this GPU can have 101376"))]
+    #[case::just_too_little(Facts { shared_bytes: FRONT_END_BYTES - 1, ..GOOD }, Some("can have 153759"))]
     #[case::blocking(Facts { blocking: true, ..GOOD }, Some("CUDA_LAUNCH_BLOCKING is set"))]
     fn what_is_refused_and_why(#[case] facts: Facts, #[case] reason: Option<&str>) {
         let refusals = refusals(&facts);
         assert_eq!(refusals.len(), usize::from(reason.is_some()), "{refusals:?}");
         assert!(refusals.iter().all(|refusal| refusal.contains(reason.unwrap_or(""))), "{refusals:?}");
+    }
+
+    /// A GPU with too little for engine 1 runs engine 0, and doctor says so; one with too little for either is refused, once.
+    #[rstest]
+    #[case::an_h100(227, None)]
+    #[case::an_a100(
+        163,
+        Some(
+            "engine 1 (language models) needs 210944 bytes of shared memory in a block, and a block of this GPU can have 166912"
+        )
+    )]
+    #[case::an_l4(99, None)]
+    fn what_engine_1_lacks_is_told(#[case] kilobytes: u32, #[case] expected: Option<&str>) {
+        let told = without_language(kilobytes << 10);
+        assert_eq!(told.is_some(), expected.is_some(), "{told:?}");
+        assert!(told.unwrap_or_default().starts_with(expected.unwrap_or("")));
+    }
+
+    /// What is asked of a GPU before there is a kernel on it is what the kernels' text holds itself to.
+    #[test]
+    fn shared_memory_is_that_of_the_kernels() {
+        let front_end = include_str!("../kernels/front_end.cuh");
+        assert!(front_end.contains(&format!("constexpr uint32_t kFrontEndBytes = {FRONT_END_BYTES};")));
+        let (model, worker) =
+            (include_str!("../kernels/language_model.cuh"), include_str!("../kernels/language_worker.cuh"));
+        assert!(model.contains("constexpr uint32_t kMostShared = 200 << 10;"));
+        assert!(worker.contains("constexpr uint32_t kMostJobs = 6 << 10;"));
+        assert_eq!(LANGUAGE_BYTES, (200 << 10) + (6 << 10));
     }
 
     #[rstest]

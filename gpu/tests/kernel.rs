@@ -186,6 +186,8 @@ const ELSEWHERE: [&str; 29] = [
     "CopiesShort",
     "TakesOldPrefix",
     "SwitchesInStep",
+    "LoadsInPlace",
+    "TakesUnfinished",
     "ForgetsDigest",
     "RepeatsStep",
     "SharesLast",

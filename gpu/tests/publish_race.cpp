@@ -1,7 +1,9 @@
 // Two queue pairs of one function on the kernel's text: A publishes while B, of which a rollout runs, ends its session. No model may be
 // loaded over one that B's block still reads (R19). Arguments: what B does (disable, busy, after), what A publishes (same, other, wide,
-// hostile), layers of the model that B reads.
+// hostile), layers of the model that B reads. With `beside` B decodes while A brings a large model, with `cut` A's session ends meanwhile:
+// then the model that is brought has so many layers.
 #include "kernel.cpp"
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -60,9 +62,11 @@ int main(int argc, char** argv) {
   const uint64_t kMem = 256ull << 20;
   char* const mem = static_cast<char*>(std::aligned_alloc(4096, kMem)); std::memset(mem, 0, kMem);
   doorbell_mailbox* const mb = static_cast<doorbell_mailbox*>(std::aligned_alloc(4096, 2 * 4096)); std::memset(static_cast<void*>(mb), 0, 8192);
-  const Shape8 shape{32, argc > 3 ? (uint32_t)atoi(argv[3]) : 2000u, 1, 1, 32, 32, 64, 64};
+  Shape8 shape{32, argc > 3 ? (uint32_t)atoi(argv[3]) : 2000u, 1, 1, 32, 32, 64, 64};
   Shape8 wide = shape;
-  if (what != "same") wide.layers = 20;                                // another model, and a small one: its load takes little
+  const bool brings = mode == "beside" || mode == "cut";
+  if (brings) shape.layers = 20;
+  else if (what != "same") wide.layers = 20;                                // another model, and a small one: its load takes little
   if (what == "wide") wide.hidden = 2048;                              // sound and honest, with wider layers than v1's
   uint64_t kv1 = 0, kv3 = 0;
   const std::vector<char> v1 = image(shape, false, kv1), v3 = image(wide, what == "hostile", kv3);
@@ -72,6 +76,7 @@ int main(int argc, char** argv) {
   std::memcpy(model + at1, v1.data(), v1.size()); std::memcpy(model + at3, v3.data(), v3.size());
   doorbell_cpu_options o{}; o.queues = 2; o.worker_blocks = 1; o.language_blocks = 1; o.seed = 7; o.mailboxes = mb; o.memory = mem; o.memory_bytes = kMem;
   o.model_bytes = al(std::max(v1.size(), v3.size())); o.cache_bytes = 2 * std::max(kv1, kv3);
+  o.fault = std::getenv("DOORBELL_FAULT");
   cpu::Device* const dev = doorbell_cpu_start(&o);
   char text[1024];
   const auto store = [](uint32_t& to, uint32_t v) { __atomic_store_n(&to, v, __ATOMIC_RELEASE); };
@@ -80,7 +85,7 @@ int main(int argc, char** argv) {
   for (int q = 0; q < 2; q++) {
     doorbell_session& s = mb[q].session;
     s.sq_base = (uint64_t)sq[q]; s.cq_base = (uint64_t)cq[q]; s.token_base = (uint64_t)token[q]; s.token_size = 1 << 20; s.kv_base = (uint64_t)kv; s.kv_size = 1 << 20;
-    s.sq_size = s.cq_size = 64; s.length_limit = 1 << 20; s.weight = 1; s.function = 0; s.life = 1; s.model_base = (uint64_t)model; s.model_size = 100 << 20; s.arenas[0] = (uint64_t)arena; s.arenas[1] = 100 << 20;
+    s.sq_size = s.cq_size = 64; s.length_limit = 1 << 20; s.weight = 1; s.function = 0; s.life = 1; s.logp_base = (uint64_t)(mem + (12 << 20)); s.logp_size = 1 << 20; s.model_base = (uint64_t)model; s.model_size = 100 << 20; s.arenas[0] = (uint64_t)arena; s.arenas[1] = 100 << 20;
     store(mb[q].wanted, 1);
   }
   while (load(mb[0].reached) != 1 || load(mb[1].reached) != 1) doorbell_cpu_check(dev, text, sizeof text);
@@ -110,6 +115,61 @@ int main(int argc, char** argv) {
   doorbell_hw_completion c{};
   policy(0, 1, at1, v1, shape, kv1); if (!completion(0, c, 60)) return std::printf("no completion of POLICY 1\n"), 1; std::printf("POLICY v1: status %02x error %02x\n", c.status, c.error);
   policy(0, 2, at1, v1, shape, kv1); if (!completion(0, c, 60)) return std::printf("no completion of POLICY 2\n"), 1; std::printf("POLICY v2: status %02x error %02x\n", c.status, c.error);
+  if (brings) {
+    uint32_t* const sequence = reinterpret_cast<uint32_t*>(kv); sequence[0] = DOORBELL_SHARPNESS_MAX / 64; sequence[1] = 2; sequence[16] = 0; sequence[17] = 1; sequence[15] = fold(sequence);
+    uint32_t* const tokens = reinterpret_cast<uint32_t*>(token[1]); tokens[0] = 3;
+    doorbell_hw_desc decode{}; decode.opcode = DOORBELL_OP_DECODE; decode.model_id = 1; decode.rollout_id = 7; decode.prefix_id = DOORBELL_PREFIX_NONE;
+    decode.member = 0xFFFF; decode.delta_offset = 4; decode.seq_len = 1; decode.max_tokens = 2; decode.seed = 9; decode.flags = DOORBELL_FLAG_LOGP;
+    const uint32_t* const logps = reinterpret_cast<const uint32_t*>(mem + (12 << 20));
+    const auto b_decodes = [&](uint32_t version) { decode.policy_version = version; submit(1, decode); return completion(1, c, 60) && c.status == DOORBELL_STATUS_DONE; };
+    const auto fail = [](const char* why) { std::printf("FAILED: %s\n", why); std::fflush(stdout); _exit(1); };
+    const auto seconds = [](std::chrono::steady_clock::time_point from) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count(); };
+    if (!b_decodes(1)) fail("B's DECODE under v1");
+    // Tokens and log-probabilities: whatever changes of the weights shows.
+    using Made = std::array<uint32_t, 4>;
+    const auto word = [](const uint32_t& from) { return __atomic_load_n(&from, __ATOMIC_ACQUIRE); };
+    const auto made = [&] { return Made{word(tokens[1]), word(tokens[2]), word(logps[1]), word(logps[2])}; };
+    const Made before = made();
+    // Whether A's next completion is there: a look, no wait.
+    const auto is_completed = [&] { doorbell_hw_completion d; std::memcpy(&d, cq[0] + 32 * (cq_head[0] % 64), 32); const bool want = (cq_head[0] & 64) == 0; return (d.phase >> 7 == want) && (d.final_seq_len >> 31 == want); };
+    auto t0 = std::chrono::steady_clock::now();
+    policy(0, 3, at3, v3, wide, kv3);
+    if (mode == "beside") {
+      uint32_t count = 0;
+      decode.max_tokens = 1;
+      while (!is_completed()) { if (!b_decodes(2)) fail("B's DECODE under v2"); count++; }
+      if (!completion(0, c, 60) || c.status != DOORBELL_STATUS_DONE) fail("A's POLICY");
+      std::printf("B has made %u DECODEs while A brought a model for %.0f ms\n", count, 1e3 * seconds(t0));
+      if (count < 4) fail("B was held");
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      const auto t1 = std::chrono::steady_clock::now();
+      store(mb[0].wanted, 2);
+      while (load(mb[0].reached) != 2) { if (!doorbell_cpu_check(dev, text, sizeof text)) { std::printf("complaint: %s\n", text); return 1; } if (seconds(t1) > 60) fail("A's session does not end"); }
+      const double cut = seconds(t1);
+      if (is_completed()) fail("the model was there before A's session ended: give more layers");
+      // What was resident is, as it was.
+      if (!b_decodes(1) || made() != before) fail("v1 is another");
+      if (!b_decodes(2)) fail("B's DECODE under v2");
+      std::memset(sq[0], 0, 65536); std::memset(cq[0], 0, 65536); sq_tail[0] = cq_head[0] = 0; store(mb[0].sq_tail, 0); store(mb[0].cq_head, 0);
+      store(mb[0].wanted, 3);
+      while (load(mb[0].reached) != 3) doorbell_cpu_check(dev, text, sizeof text);
+      t0 = std::chrono::steady_clock::now();
+      policy(0, 3, at3, v3, wide, kv3);
+      if (!completion(0, c, 60) || c.status != DOORBELL_STATUS_DONE) fail("A's POLICY in its next session");
+      const double whole = seconds(t0);
+      if (!b_decodes(3)) fail("B's DECODE under v3");
+      const Made at_once = made();
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      if (!b_decodes(3) || made() != at_once) fail("v3 was published before it was there");
+      if (b_decodes(1)) fail("v3 is not in the place of v1");
+      std::printf("A's session ended %.1f ms behind the host's word, in a load of %.1f ms\n", 1e3 * cut, 1e3 * whole);
+      if (cut > whole / 2) fail("the end of the session waits for the model");
+    }
+    const bool is_good = doorbell_cpu_check(dev, text, sizeof text);
+    if (!is_good) std::printf("complaint: %s\n", text);
+    std::fflush(stdout); _exit(is_good ? 0 : 1);
+  }
   // A sequence for B, and a long DECODE under v1, which is in the slot that the next POLICY loads.
   uint32_t* const seq = reinterpret_cast<uint32_t*>(kv); seq[0] = 0; seq[1] = 2; for (int k = 0; k < 2; k++) seq[16 + k] = k; seq[15] = fold(seq);
   uint32_t* const tok = reinterpret_cast<uint32_t*>(token[1]); for (int k = 1; k < 1000; k++) tok[k] = ~0u; tok[0] = 3;

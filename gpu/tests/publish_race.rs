@@ -73,3 +73,29 @@ fn r19_a_publish_waits_for_the_rollouts_of_a_session_at_its_end(
         assert!(text.contains(expected) && !text.contains("complaint"), "{text}");
     }
 }
+
+/// Layers of a model that takes a while to be brought.
+const MANY_LAYERS: &str = "4000";
+
+/// R19: nobody else of the function is held while the model of a POLICY is brought. R12: nor does the end of the session wait for it, and
+/// what was resident stays so.
+#[rstest]
+#[case::others_decode("beside", "DECODEs while A brought a model")]
+#[case::the_session_ends("cut", "A's session ended")]
+fn r19_a_model_is_brought_beside_those_that_run(#[case] mode: &str, #[case] expected: &str) {
+    let mut command = Command::new(program());
+    command.args([mode, "same", MANY_LAYERS]).env("TSAN_OPTIONS", "halt_on_error=1");
+    let text = String::from_utf8_lossy(&run(&mut command).stdout).into_owned();
+    assert!(text.contains(expected) && !text.contains("complaint"), "{text}");
+}
+
+/// A model that is brought in the place of a version, or published before all of it is there.
+#[rstest]
+fn what_is_planted_in_a_load_is_noticed(#[values("LoadsInPlace", "TakesUnfinished")] fault: &str) {
+    if is_instrumented() {
+        return;
+    }
+    let mut command = Command::new(program());
+    let output = command.args(["cut", "same", MANY_LAYERS]).env("DOORBELL_FAULT", fault).output().unwrap();
+    assert!(!output.status.success(), "{fault} is not noticed: {}", String::from_utf8_lossy(&output.stdout));
+}

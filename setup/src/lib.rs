@@ -74,13 +74,17 @@ const LOAD_LIBPYTHON: &str = "import ctypes, os, sysconfig; name = sysconfig.get
                               path = os.path.join(sysconfig.get_config_var('LIBDIR'), name); \
                               ctypes.CDLL(path if os.path.exists(path) else name)";
 
-/// nvcc and NVRTC, as PyPI has them.
-const WHEELS: [&str; 5] = [
+/// nvdisasm, as PyPI has it.
+const DISASSEMBLER: &str = "nvidia-cuda-nvdisasm==13.*";
+
+/// nvcc, NVRTC and nvdisasm, as PyPI has them.
+const WHEELS: [&str; 6] = [
     "nvidia-cuda-nvcc==13.*",
     "nvidia-cuda-crt==13.*",
     "nvidia-nvvm==13.*",
     "nvidia-cuda-runtime==13.*",
     "nvidia-cuda-nvrtc==13.*",
+    DISASSEMBLER,
 ];
 
 /// What is to be set up.
@@ -90,7 +94,8 @@ pub struct Options {
     pub check: bool,
     /// Also what showing waves needs.
     pub wave: bool,
-    /// Also the compiler of the GPU's kernels: from PyPI, into ~/.cache/doorbell, if there is no nvcc.
+    /// Also the compiler of the GPU's kernels, and what prints their machine code: from PyPI, into ~/.cache/doorbell, where
+    /// there is none.
     pub gpu: bool,
     /// Also what the cocotb tests run on: from PyPI, into a virtual environment under `target`.
     pub cocotb: bool,
@@ -137,6 +142,38 @@ impl Cocotb {
         let mut command = Command::new(self.python());
         command.args(["-c", "import cocotb"]).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
+    }
+}
+
+/// What there is not of CUDA's programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    /// nvcc, and what is to come with it.
+    Compiler,
+    /// nvdisasm alone.
+    Disassembler,
+}
+
+impl Lack {
+    fn program(self) -> &'static str {
+        match self {
+            Lack::Compiler => "nvcc",
+            Lack::Disassembler => "nvdisasm",
+        }
+    }
+
+    fn purpose(self) -> &'static str {
+        match self {
+            Lack::Compiler => "the GPU's kernels",
+            Lack::Disassembler => "gpu-check",
+        }
+    }
+
+    fn megabytes(self) -> u32 {
+        match self {
+            Lack::Compiler => 200,
+            Lack::Disassembler => 5,
+        }
     }
 }
 
@@ -187,24 +224,31 @@ impl Host {
     }
 
     /// What is missing of all that is needed always, to install from PyPI what is named, and by `wave`.
-    fn missing(&self, wave: bool, nvcc: bool, cocotb: bool) -> Vec<Need> {
-        let lists = [(true, NEEDS), (wave, WAVE_NEEDS), (nvcc || cocotb, PIP_NEEDS), (cocotb, COCOTB_NEEDS)];
+    fn missing(&self, wave: bool, cuda: bool, cocotb: bool) -> Vec<Need> {
+        let lists = [(true, NEEDS), (wave, WAVE_NEEDS), (cuda || cocotb, PIP_NEEDS), (cocotb, COCOTB_NEEDS)];
         let wanted = lists.into_iter().filter(|(wanted, _)| *wanted).flat_map(|(_, list)| list);
         wanted.copied().filter(|(sign, ..)| !self.has(*sign)).collect()
     }
 
-    /// Whether there is no nvcc, and nobody has said that there shall be none.
-    fn lacks_nvcc(&self) -> Result<bool> {
+    /// What is missing of nvcc and its disassembler, where nobody has said that there shall be none.
+    fn lacks_of_cuda(&self) -> Result<Option<Lack>> {
         let nvcc = self.compilers.find().map_err(Error::msg)?;
-        Ok(nvcc.is_none() && !self.compilers.is_off())
+        if self.compilers.is_off() {
+            return Ok(None);
+        }
+        let Some(nvcc) = nvcc else { return Ok(Some(Lack::Compiler)) };
+        Ok(self.compilers.disassembler(&nvcc).is_none().then_some(Lack::Disassembler))
     }
 
-    /// The commands that install nvcc.
-    fn nvcc_plan(&self) -> Result<[Vec<String>; 2]> {
+    /// The commands that install it.
+    fn cuda_plan(&self, lack: Lack) -> Result<[Vec<String>; 2]> {
         let venv = self.compilers.venv.as_ref().context(
             "there is no place to install nvcc to: set HOME or XDG_CACHE_HOME, or install the CUDA toolkit and set NVCC",
         )?;
-        Ok(pip_plan(venv, &WHEELS))
+        Ok(match lack {
+            Lack::Compiler => pip_plan(venv, &WHEELS),
+            Lack::Disassembler => pip_plan(venv, &[DISASSEMBLER]),
+        })
     }
 
     /// The commands that install what the cocotb tests run on.
@@ -315,14 +359,14 @@ fn beside(host: &Host, root: &Path, options: Options, command: &mut Command) -> 
 
 fn set_up(host: &Host, options: Options) -> Result<()> {
     let Options { check, wave, gpu, cocotb } = options;
-    let nvcc = gpu && host.lacks_nvcc()?;
+    let cuda = if gpu { host.lacks_of_cuda()? } else { None };
     let venv = cocotb && !host.cocotb.is_there();
-    let missing = host.missing(wave, nvcc, venv);
+    let missing = host.missing(wave, cuda.is_some(), venv);
     for (sign, package, purpose) in &missing {
         println!("setup: {sign} is missing (package {package}; for {purpose})");
     }
-    if nvcc {
-        println!("setup: nvcc is missing (from PyPI; for the GPU's kernels)");
+    if let Some(lack) = cuda {
+        println!("setup: {} is missing (from PyPI; for {})", lack.program(), lack.purpose());
     }
     if venv {
         println!("setup: cocotb is missing, or another one than is asked for (from PyPI; for its tests)");
@@ -330,8 +374,8 @@ fn set_up(host: &Host, options: Options) -> Result<()> {
     let mut packages: Vec<&str> = missing.iter().map(|&(_, package, _)| package).collect();
     packages.sort_unstable();
     packages.dedup();
-    if check && (nvcc || venv || !packages.is_empty()) {
-        packages.extend(nvcc.then_some("nvcc"));
+    if check && (cuda.is_some() || venv || !packages.is_empty()) {
+        packages.extend(cuda.map(Lack::program));
         packages.extend(venv.then_some("cocotb"));
         let flags = [(wave, " --wave"), (gpu, " --gpu"), (cocotb, " --cocotb")];
         let flags = flags.map(|(given, flag)| if given { flag } else { "" });
@@ -342,23 +386,26 @@ fn set_up(host: &Host, options: Options) -> Result<()> {
         println!("setup: going to run, {}:", if host.root { "as root" } else { "through sudo" });
         plan.iter().for_each(|words| println!("  {}", words.join(" ")));
         plan.iter().try_for_each(|words| host.run(words))?;
-        if let Some((sign, package, _)) = host.missing(wave, nvcc, venv).first() {
+        if let Some((sign, package, _)) = host.missing(wave, cuda.is_some(), venv).first() {
             bail!(
                 "{package} was installed, yet {sign} is still not found: look at the output of apt-get above"
             );
         }
     }
-    if nvcc {
-        let plan = host.nvcc_plan()?;
-        println!("setup: going to run, which downloads about 200 MB:");
+    if let Some(lack) = cuda {
+        let plan = host.cuda_plan(lack)?;
+        println!("setup: going to run, which downloads about {} MB:", lack.megabytes());
         plan.iter().for_each(|words| println!("  {}", words.join(" ")));
         plan.iter().try_for_each(|words| host.run(words))?;
-        if host.lacks_nvcc()? {
+        if let Some(lack) = host.lacks_of_cuda()? {
             bail!(
-                "nvcc was installed, yet it is still not found or does not run: look at the output of pip above"
+                "{} was installed, yet it is still not found or does not run: look at the output of pip above",
+                lack.program()
             );
         }
-        fs::File::options().append(true).open(&host.kernels)?.set_modified(SystemTime::now())?;
+        if lack == Lack::Compiler {
+            fs::File::options().append(true).open(&host.kernels)?.set_modified(SystemTime::now())?;
+        }
     }
     if venv {
         let Cocotb { requirements, .. } = &host.cocotb;
@@ -423,7 +470,9 @@ mod tests {
         let here = dir.path().display();
         let bin = format!("{here}/venv/lib/python3.11/site-packages/nvidia/cu13/bin");
         let pip = format!(
-            "/bin/mkdir -p {bin}\nprintf '#!/bin/sh\\necho release {version}, V0\\n' > {bin}/nvcc\n/bin/chmod 755 {bin}/nvcc"
+            "echo \"$@\" >> {here}/pip.log\n/bin/mkdir -p {bin}\n\
+             case \"$*\" in *nvcc*) printf '#!/bin/sh\\necho release {version}, V0\\n' > {bin}/nvcc; /bin/chmod 755 {bin}/nvcc;; esac\n\
+             case \"$*\" in *nvdisasm*) : > {bin}/nvdisasm;; esac"
         );
         fake(dir.path(), "pip", &pip);
         fake(
@@ -608,6 +657,22 @@ mod tests {
         assert!(set_up(&host, GPU).unwrap_err().to_string().contains("still not found"));
         fake(dir.path(), "nvcc", "echo release 12.4, V12.4.131");
         set_up(&host, CHECK_GPU).unwrap();
+    }
+
+    /// A machine whose toolkit has no disassembler gets that alone.
+    #[test]
+    fn an_nvcc_without_nvdisasm_gets_one() {
+        let (dir, host) = host_without_nvcc("13.1");
+        fake(dir.path(), "nvcc", "echo release 12.4, V12.4.131");
+        let old = SystemTime::UNIX_EPOCH;
+        fs::File::options().append(true).open(&host.kernels).unwrap().set_modified(old).unwrap();
+        let error = set_up(&host, CHECK_GPU).unwrap_err().to_string();
+        assert_eq!(error, "missing: nvdisasm; `cargo xtask setup --gpu` installs that");
+        set_up(&host, GPU).unwrap();
+        set_up(&host, CHECK_GPU).unwrap();
+        let log = fs::read_to_string(dir.path().join("pip.log")).unwrap();
+        assert!(log.contains("nvdisasm") && !log.contains("nvcc"), "{log}");
+        assert_eq!(fs::metadata(&host.kernels).unwrap().modified().unwrap(), old, "the compiler is the same");
     }
 
     #[test]

@@ -4,21 +4,23 @@
 //! kernels of its own, of many functions that call each other a few times for each token: what is compiled for them may save registers there.
 //!
 //! A kernel that copies weights in bulk, by the async proxy, reads what stores of the generic proxy have written: it has to have a proxy fence.
+//! Both are counted in the machine code, which nvdisasm prints: PTX does not tell what ptxas leaves out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Error, Result, bail, ensure};
 
 use crate::steps::Steps;
 use doorbell_setup::cache::Cache;
-use doorbell_setup::nvcc::{ARCHITECTURES, CACHE, Nvcc, Places};
+use doorbell_setup::nvcc::{ARCHITECTURES, CACHE, Nvcc, Places, said};
 use doorbell_setup::{shell, target};
 
 /// Compiles with nvcc and, where it is, NVRTC.
 ///
 /// # Errors
-/// When there is no nvcc, the kernels do not compile, or a register is spilled.
+/// When there is no nvcc or nvdisasm, the kernels do not compile, a register is spilled, or a proxy fence is missing.
 pub fn run(root: &Path) -> Result<()> {
     let nvcc = nvcc()?;
     let mut steps = Steps::new("gpu-check");
@@ -88,16 +90,8 @@ fn check(root: &Path, nvcc: &Nvcc) -> Result<()> {
         ensure!(!warns(&report), "nvcc warns, for sm_{architecture}:\n{}", report.trim_end());
         let functions = parse(&report).with_context(|| format!("for sm_{architecture}"))?;
         rows.extend(functions.into_iter().map(|function| (architecture, function)));
-        let ptx =
-            fs::read_to_string(&code.ptx).with_context(|| format!("cannot read {}", code.ptx.display()))?;
-        for kernel in kernels_of(&ptx) {
-            let Proxies { name, copies, fences } = &kernel;
-            println!("sm_{architecture}: {name}: {copies} bulk copies, {fences} proxy fences");
-            ensure!(
-                kernel.is_fenced(),
-                "{name} for sm_{architecture} has {copies} bulk copies from global memory, and no fence.proxy.async.global: \
-                 they may read what was there before a POLICY (stream::order_proxies, gpu/kernels/language_memory.cuh)"
-            );
+        if has_async_proxy(architecture) {
+            check_proxies(nvcc, architecture, &code.code)?;
         }
     }
     rows.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
@@ -123,6 +117,32 @@ fn check(root: &Path, nvcc: &Nvcc) -> Result<()> {
         "registers are spilled to memory in {}: hold fewer values at a time, or allow more registers (__launch_bounds__)",
         spilled.join(", ")
     );
+    Ok(())
+}
+
+/// Counts what the machine code for an architecture has of the async proxy, prints it and judges it.
+fn check_proxies(nvcc: &Nvcc, architecture: &str, code: &Path) -> Result<()> {
+    let disassembler = Places::this().disassembler(nvcc).context(
+        "there is no nvdisasm beside nvcc, in PATH or from PyPI: `cargo xtask setup --gpu` installs one",
+    )?;
+    let text = said(Command::new(&disassembler).arg("-c").arg(code)).map_err(Error::msg)?;
+    let kernels = kernels_of(&text);
+    ensure!(
+        kernels.iter().any(|kernel| kernel.copies > 0),
+        "{} names no bulk copy in the machine code for sm_{architecture}, which has some: its fences cannot be judged",
+        disassembler.display()
+    );
+    for kernel in kernels {
+        let Proxies { name, copies, fences, .. } = &kernel;
+        println!("sm_{architecture}: {name}: {copies} bulk copies, {fences} proxy fences");
+        ensure!(
+            *fences >= kernel.fences_needed(),
+            "{name} for sm_{architecture} has {copies} bulk copies from global memory and {fences} proxy fences \
+             (fence.proxy.async.global), and needs {}: who has stored weights passes one, and who copies them (stream::publish and \
+             stream::subscribe, gpu/kernels/language_memory.cuh)",
+            kernel.fences_needed()
+        );
+    }
     Ok(())
 }
 
@@ -168,79 +188,51 @@ impl Function {
     }
 }
 
-/// What a kernel's PTX has of the async proxy, with all functions that it calls.
+/// What a kernel's machine code has of the async proxy, with all functions that it calls.
 #[derive(Debug, PartialEq, Eq)]
 struct Proxies {
     name: String,
-    /// `cp.async.bulk` from global memory to shared memory.
+    /// Bulk copies from global memory to shared memory.
     copies: usize,
     /// Proxy fences that order global memory.
     fences: usize,
+    /// Whether it stores weights as well: a function of `Publication` is one of those that it calls.
+    publishes: bool,
 }
 
 impl Proxies {
-    /// Whether what it copies may have been stored.
-    fn is_fenced(&self) -> bool {
-        self.copies == 0 || self.fences > 0
+    /// One of whoever copies, and two of whoever has stored what is copied: behind each stretch, and behind what is written anew.
+    fn fences_needed(&self) -> usize {
+        if self.copies == 0 { 0 } else { 1 + 2 * usize::from(self.publishes) }
     }
 }
 
-/// The kernels in PTX.
-fn kernels_of(ptx: &str) -> Vec<Proxies> {
-    // Declarations come first: of a function's texts the last one has its body.
-    let mut functions: Vec<(&str, bool, &str)> = vec![];
-    let starts: Vec<usize> = [".func ", ".entry "]
-        .iter()
-        .flat_map(|word| ptx.match_indices(word).map(|(at, _)| at))
-        .collect::<std::collections::BTreeSet<_>>()
-        .into_iter()
-        .collect();
-    for (k, &start) in starts.iter().enumerate() {
-        let text = &ptx[start..starts.get(k + 1).copied().unwrap_or(ptx.len())];
-        let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
-        // What it returns stands before its name.
-        let rest = rest.trim_start();
-        let rest =
-            if rest.starts_with('(') { rest.split_once(')').map_or("", |(_, rest)| rest) } else { rest };
-        let is_of_name = |c: char| c.is_alphanumeric() || "_$%".contains(c);
-        let name = rest.trim_start().split(|c: char| !is_of_name(c)).next().unwrap_or_default();
-        // What stands behind it names the next function.
-        let body = text.find('{').map_or("", |brace| &text[brace..]);
-        let body = body.split_once("\n}").map_or(body, |(body, _)| body);
-        if !body.is_empty() {
-            functions.push((name, word == ".entry", body));
+/// Whether an architecture copies in bulk: those from sm_90 on do.
+fn has_async_proxy(architecture: &str) -> bool {
+    architecture.trim_end_matches(char::is_alphabetic).parse::<u32>().is_ok_and(|number| number >= 90)
+}
+
+/// The kernels in what nvdisasm prints. A kernel has a section of its own, in which ptxas puts every function that it calls, too.
+fn kernels_of(text: &str) -> Vec<Proxies> {
+    let mut kernels: Vec<Proxies> = vec![];
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix(".text.").and_then(|label| label.trim_end().strip_suffix(':')) {
+            kernels.push(Proxies { name: name.to_owned(), copies: 0, fences: 0, publishes: false });
+        } else if let Some((kernel, function)) = kernels.last_mut().zip(line.strip_prefix('$')) {
+            kernel.publishes |= function.contains("Publication");
+        } else if let (Some(instruction), Some(kernel)) = (instruction(line), kernels.last_mut()) {
+            // From global memory (G) to shared memory (S). A fence that ends in S orders shared memory alone.
+            kernel.copies += usize::from(instruction.starts_with("UBLKCP.S.G"));
+            kernel.fences += usize::from(instruction.starts_with("FENCE.VIEW.ASYNC.G"));
         }
     }
-    let reached = |from: usize| {
-        let (mut seen, mut left) = (vec![from], vec![from]);
-        while let Some(at) = left.pop() {
-            let words: std::collections::HashSet<&str> =
-                functions[at].2.split(|c: char| !(c.is_alphanumeric() || "_$%".contains(c))).collect();
-            for (k, (name, ..)) in functions.iter().enumerate() {
-                if words.contains(name) && !seen.contains(&k) {
-                    seen.push(k);
-                    left.push(k);
-                }
-            }
-        }
-        seen
-    };
-    let count = |body: &str, what: &[&str]| -> usize {
-        let line = |line: &&str| what.iter().any(|what| line.trim_start().starts_with(*what));
-        body.lines().filter(line).count()
-    };
-    let entries = (0..functions.len()).filter(|&k| functions[k].1);
-    entries
-        .map(|k| {
-            let bodies: Vec<&str> = reached(k).into_iter().map(|k| functions[k].2).collect();
-            let all = |what: &[&str]| -> usize { bodies.iter().map(|&body| count(body, what)).sum() };
-            Proxies {
-                name: functions[k].0.to_owned(),
-                copies: all(&["cp.async.bulk.shared"]),
-                fences: all(&["fence.proxy.async.global", "fence.proxy.async;"]),
-            }
-        })
-        .collect()
+    kernels
+}
+
+/// The name of the instruction in a line such as `/*0150*/ @!P0 UBLKCP.S.G [UR6], [UR4], UR8 ;`.
+fn instruction(line: &str) -> Option<&str> {
+    let (_, words) = line.trim_start().strip_prefix("/*")?.split_once("*/")?;
+    words.split_whitespace().find(|word| !word.starts_with('@'))
 }
 
 /// Reads the report of `ptxas -v`.
@@ -342,58 +334,63 @@ ptxas info    : Function properties for _Z6helperPii
         assert!(warns("ptxas warning : Stack size cannot be determined\n"));
     }
 
-    /// Two kernels that call one function, which copies in bulk; of the second one another function has a fence.
-    const PTX: &str = "\
-.version 9.5
-.func  (.param .b32 func_retval0) copies
-(
-\t.param .b64 copies_param_0
-)
-;
-.func  (.param .b32 func_retval0) copies(
-\t.param .b64 copies_param_0
-)
-{
-\tcp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], %r2, [%r3];
-\tcp.async.bulk.prefetch.L2.global [%rd1], %r1;
-\tfence.proxy.async.shared::cta;
-\tret;
-}
-\t// .globl\tbegins
-.func begins(
-)
-{
-\tfence.proxy.async.global;
-}
-.visible .entry bare(
-\t.param .u64 bare_param_0
-)
-{
-\tcall.uni (retval0),
-\tcopies,
-\t(param0);
-}
-\t// .globl\tfenced
-.visible .entry fenced(
-\t.param .u64 fenced_param_0
-)
-{
-\tcall.uni begins, ();
-\tcall.uni (retval0), copies, (param0);
-}
-.visible .entry plain()
-{
-\tret;
-}
+    /// What nvdisasm 13.5 prints, shortened: kernels that call a function which copies in bulk; `half` and `fenced` publish as well.
+    const MACHINE_CODE: &str = "\
+\t.section\t.text.bare,\"ax\",@progbits
+.text.bare:
+        /*0000*/                   LDC R1, c[0x0][0x37c] ;
+        /*00f0*/                   UBLKPF.L2 [UR4], UR7 ;
+        /*0100*/                   UBLKCP.G.S [UR4], [UR6], UR7 ;
+        .type           $bare$_Z6copiesPKv,@function
+$bare$_Z6copiesPKv:
+        /*0150*/                   UBLKCP.S.G [UR6], [UR4], UR8 ;
+        /*0160*/                   FENCE.VIEW.ASYNC.S ;
+.text.probe:
+        /*0040*/                   FENCE.VIEW.ASYNC.G ;
+        /*0050*/              @!P0 UBLKCP.S.G [UR6], [UR4], UR8 ;
+        /*0060*/              @UP0 UBLKCP.S.G [UR6], [UR4], UR8 ;
+.text.half:
+        /*0030*/                   FENCE.VIEW.ASYNC.G ;
+        /*0040*/                   FENCE.VIEW.ASYNC.G ;
+        /*0050*/                   UBLKCP.S.G [UR6], [UR4], UR8 ;
+$half$_ZNK8language11Publication4loadEPcR11LoadedModelj:
+        /*0060*/                   FENCE.VIEW.ASYNC.S ;
+.text.fenced:
+        /*0040*/                   FENCE.VIEW.ASYNC.G ;
+        /*0050*/                   UBLKCP.S.G [UR6], [UR4], UR8 ;
+$fenced$_ZNK8language11Publication4loadEPcR11LoadedModelj:
+        /*0060*/                   FENCE.VIEW.ASYNC.G ;
+        /*0070*/                   FENCE.VIEW.ASYNC.G ;
+.text.plain:
+        /*0000*/                   EXIT ;
 ";
 
     #[test]
-    fn a_kernel_with_bulk_copies_and_no_proxy_fence_is_found() {
-        let kernels = kernels_of(PTX);
-        let kernel = |name: &str, copies, fences| Proxies { name: name.to_owned(), copies, fences };
-        assert_eq!(kernels, [kernel("bare", 1, 0), kernel("fenced", 1, 1), kernel("plain", 0, 0)]);
-        let fenced: Vec<bool> = kernels.iter().map(Proxies::is_fenced).collect();
-        assert_eq!(fenced, [false, true, true]);
+    fn a_kernel_with_bulk_copies_and_too_few_proxy_fences_is_found() {
+        let kernels = kernels_of(MACHINE_CODE);
+        let kernel = |name: &str, copies, fences, publishes| Proxies {
+            name: name.to_owned(),
+            copies,
+            fences,
+            publishes,
+        };
+        let expected = [
+            kernel("bare", 1, 0, false),
+            kernel("probe", 2, 1, false),
+            kernel("half", 1, 2, true),
+            kernel("fenced", 1, 3, true),
+            kernel("plain", 0, 0, false),
+        ];
+        assert_eq!(kernels, expected);
+        let fenced: Vec<bool> =
+            kernels.iter().map(|kernel| kernel.fences >= kernel.fences_needed()).collect();
+        assert_eq!(fenced, [false, true, false, true, true]);
+    }
+
+    #[test]
+    fn architectures_that_copy_in_bulk_are_known() {
+        assert!(["90", "90a", "100", "120f"].into_iter().all(has_async_proxy));
+        assert!(!has_async_proxy("80") && !has_async_proxy("89"));
     }
 
     #[test]

@@ -148,6 +148,15 @@ fn cocotb_runs_both_simulators(
 const CLEAN: &str = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads";
 const SPILLING: &str = "8 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads";
 
+/// A disassembler that prints a kernel with a bulk copy, and behind it what is given.
+fn disassembler(dir: &Path, then: &str) {
+    let text = format!("echo '.text.entry:'; echo '  /*0010*/  UBLKCP.S.G [UR6], [UR4], UR8 ;'; {then}");
+    fake(dir, "nvdisasm", &text);
+}
+
+/// What prints a proxy fence.
+const FENCE: &str = "echo '  /*0020*/  FENCE.VIEW.ASYNC.G ;'";
+
 #[rstest]
 #[case::clean("entry", CLEAN, 0, 0, "")]
 #[case::spilling("entry", SPILLING, 0, 1, "registers are spilled to memory in worker of entry for sm_80")]
@@ -187,6 +196,7 @@ fn gpu_check_judges_every_architecture() {
          echo 'Used 32 registers'"
     );
     fake(dir.path(), "nvcc", &nvcc);
+    disassembler(dir.path(), FENCE);
     let output = xtask(dir.path(), &["gpu-check"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let out = String::from_utf8_lossy(&output.stdout);
@@ -194,6 +204,50 @@ fn gpu_check_judges_every_architecture() {
     let named: Vec<&str> = rows.iter().filter_map(|row| row.split_whitespace().next()).collect();
     assert_eq!(named, ["sm_80", "sm_90a", "sm_100"], "{out}");
     assert!(out.contains("spilled to memory in worker for sm_90a: "), "{out}");
+}
+
+/// The machine code decides: a kernel for one architecture without a fence fails, as does machine code in which nothing is found.
+#[rstest]
+#[case::fenced(FENCE.to_owned(), None)]
+#[case::without_a_fence(format!("case \"$*\" in *sm_100*) ;; *) {FENCE};; esac"), Some("entry for sm_100 has 1 bulk copies from global memory and 0 proxy fences"))]
+#[case::without_those_of_the_publisher(format!("{FENCE}; echo '$entry$Publication4load:'"), Some("1 proxy fences (fence.proxy.async.global), and needs 3"))]
+#[case::a_fence_of_shared_memory("echo '  /*0020*/  FENCE.VIEW.ASYNC.S ;'".to_owned(), Some("entry for sm_90a has 1 bulk copies from global memory and 0"))]
+#[case::failing("exit 3".to_owned(), Some("nvdisasm ended with exit status: 3"))]
+fn gpu_check_counts_fences_in_the_machine_code(#[case] then: String, #[case] expected: Option<&str>) {
+    let dir = tempfile::tempdir().unwrap();
+    compiler(dir.path());
+    disassembler(dir.path(), &then);
+    let output = xtask(dir.path(), &["gpu-check"]);
+    assert_eq!(output.status.code(), Some(i32::from(expected.is_some())), "{output:?}");
+    let out = format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
+    assert!(out.contains(expected.unwrap_or("sm_100: entry: 1 bulk copies, 1 proxy fences")), "{out}");
+}
+
+#[test]
+fn gpu_check_needs_a_disassembler_that_names_bulk_copies() {
+    let dir = tempfile::tempdir().unwrap();
+    compiler(dir.path());
+    let refused = || {
+        let output = xtask(dir.path(), &["gpu-check"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output))
+    };
+    let out = refused();
+    assert!(out.contains("there is no nvdisasm beside nvcc"), "{out}");
+    fake(dir.path(), "nvdisasm", "echo '.text.entry:'; echo '  /*0010*/  BULKCOPY ;'");
+    let out = refused();
+    assert!(out.contains("names no bulk copy in the machine code for sm_90a, which has some"), "{out}");
+}
+
+/// A compiler for two architectures, with nothing to object to.
+fn compiler(dir: &Path) {
+    let nvcc = format!(
+        "case \"$*\" in --version) echo 'release 13.0, V13.0.1'; exit;;\n\
+         --list-gpu-arch) echo compute_90; echo compute_100; exit;; esac\n\
+         echo \"Compiling entry function 'entry' for 'sm_??'\"; echo 'Function properties for entry'\n\
+         echo '  {CLEAN}'; echo 'Used 32 registers'"
+    );
+    fake(dir, "nvcc", &nvcc);
 }
 
 #[test]

@@ -161,9 +161,10 @@ fn described() -> Vec<Finding> {
         let node =
             gpu.numa_node.map_or_else(|| "no NUMA node told".into(), |node| format!("NUMA node {node}"));
         let found = format!(
-            "{}{slice}, {} multiprocessors, compute capability {}.{}, CUDA up to {}, {}, {}, {node}",
+            "{}{slice}, {} multiprocessors, {} bytes of shared memory in a block, compute capability {}.{}, CUDA up to {}, {}, {}, {node}",
             gpu.name,
             gpu.processors,
+            gpu.shared_bytes,
             gpu.compute_capability.0,
             gpu.compute_capability.1,
             gpu.driver,
@@ -171,9 +172,10 @@ fn described() -> Vec<Finding> {
             gpu.link.as_deref().unwrap_or("no link told"),
         );
         let name = gpu.ordinal.to_string();
-        match (gpu.refusals.is_empty(), gpu.warnings.is_empty()) {
+        let without: Vec<String> = gpu.warnings.into_iter().chain(gpu.without_language).collect();
+        match (gpu.refusals.is_empty(), without.is_empty()) {
             (true, true) => Finding::ok("gpu", &name, found),
-            (true, false) => Finding::bad(Level::Without, "gpu", &name, found, gpu.warnings.join("; ")),
+            (true, false) => Finding::bad(Level::Without, "gpu", &name, found, without.join("; ")),
             (false, _) => Finding::bad(Level::Problem, "gpu", &name, found, gpu.refusals.join("; ")),
         }
     };

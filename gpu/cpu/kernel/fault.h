@@ -53,6 +53,8 @@
   fault(CopiesShort)       /* engine 1: the copy of a partial block lacks its last position */                 \
   fault(TakesOldPrefix)    /* engine 1: a partial block is what the own one held, not its source */            \
   fault(SwitchesInStep)    /* engine 1: weights are the other version's from the second step on */             \
+  fault(LoadsInPlace)      /* engine 1: a model is loaded in the place of the version that it is to replace */ \
+  fault(TakesUnfinished)   /* engine 1: a model is published before all of its stretches are there */          \
   fault(ForgetsDigest)     /* engine 1: a rollout that goes on begins its digest anew */                       \
   fault(RepeatsStep)       /* engine 1: a rollout that goes on repeats its last position */                    \
   fault(SharesLast)        /* engine 1: layers without keys and values read those of the last that has them */ \

@@ -19,6 +19,7 @@ inline void prefetch(const char*, uint32_t) {}
 inline void begins_to_read(const char* image) { cpu::begins_to_read(image); }
 inline void ends_reading(const char* image) { cpu::ends_reading(image); }
 inline void begins_to_load(const char* to, uint64_t bytes) { cpu::begins_to_load(to, bytes); }
+inline void is_replaced(const char* image) { cpu::is_replaced(image); }
 inline void lies(const char* from, uint64_t bytes) { cpu::is_of_device(from, bytes); }
 inline void publish() {}
 inline void subscribe() {}

@@ -117,7 +117,7 @@ struct Device {
   // The kernel's own, and of engine 1 the models, and the keys and values of each block.
   Memory state{nullptr, std::free}, models{nullptr, std::free}, caches{nullptr, std::free};
   Ranges ranges;
-  std::atomic<uint32_t> readers[2 * 16] = {};  // teams that read the model, by its place
+  std::atomic<uint32_t> readers[3 * 16] = {};  // teams that read the model, by its place
   void* probe = nullptr;  // what its lanes run instead of the kernel, if it is not null
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<std::thread> threads;
@@ -626,13 +626,18 @@ void ends_reading(const void* image) {
   if (auto* const readers = readers_of(image)) readers->fetch_sub(1);
 }
 
-void begins_to_load(const void* to, uint64_t bytes) {
-  if (!is_of_device(to, bytes)) return;
-  const auto* const readers = readers_of(to);
+static void expect_no_reader(const void* image, const char* what) {
+  const auto* const readers = readers_of(image);
   if (readers == nullptr || readers->load() == 0) return;
-  block->device.complain("R19: block " + std::to_string(block->index) + " loads a model over one that a rollout reads");
+  block->device.complain("R19: block " + std::to_string(block->index) + what);
   block->device.dead = true;
 }
+
+void begins_to_load(const void* to, uint64_t bytes) {
+  if (is_of_device(to, bytes)) expect_no_reader(to, " loads a model over one that a rollout reads");
+}
+
+void is_replaced(const void* image) { expect_no_reader(image, " replaces a model that a rollout reads"); }
 
 bool is_of_another(const void* address, uint64_t bytes) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(address);
@@ -736,11 +741,11 @@ extern "C" Device* doorbell_cpu_start(const doorbell_cpu_options* options) {
     if (memory != nullptr) std::memset(memory.get(), 0, whole);
     return memory != nullptr;
   };
-  if (!allocate(device->state, sizes.state) || !allocate(device->models, 2 * options->queues * options->model_bytes + 1) ||
+  if (!allocate(device->state, sizes.state) || !allocate(device->models, 3 * options->queues * options->model_bytes + 1) ||
       !allocate(device->caches, options->language_blocks * teams * options->cache_bytes + 1))
     return nullptr;
   device->ranges = cpu::Ranges{reinterpret_cast<uintptr_t>(device->models.get()), reinterpret_cast<uintptr_t>(device->caches.get()),
-                               2 * options->queues * options->model_bytes, options->model_bytes,
+                               3 * options->queues * options->model_bytes, options->model_bytes,
                                options->language_blocks * teams * options->cache_bytes, reinterpret_cast<uintptr_t>(device->models.get())};
   const uint32_t grid = options->queues + options->worker_blocks + options->language_blocks;
   for (uint32_t k = 0; k < grid; k++)

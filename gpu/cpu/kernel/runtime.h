@@ -83,6 +83,7 @@ inline bool is_of_device(const void* address, uint64_t bytes) {
 void begins_to_read(const void* image);
 void ends_reading(const void* image);
 void begins_to_load(const void* to, uint64_t bytes);
+void is_replaced(const void* image);
 
 // Weak memory, where it is asked for: a relaxed load may give what the word held when the lane last synchronised, and a
 // relaxed store may become visible behind later ones. Where scopes count, what a lane stored before a __syncwarp its warp
