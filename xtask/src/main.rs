@@ -13,6 +13,7 @@ mod gpu_check;
 mod lab;
 mod lint;
 mod mutants;
+mod perf;
 mod rtl_test;
 mod seeds;
 mod steps;
@@ -66,6 +67,8 @@ enum Command {
     Loom,
     /// Run the GPU's kernel, compiled for the CPU, under ThreadSanitizer
     Tsan,
+    /// Count the instructions of fixed workloads under callgrind, and hold them to bench/perf.toml
+    Perf(perf::Options),
     /// What the device costs in an FPGA, and how fast it is there: a table by module
     Synth(synth::Options),
     /// Run a lab, by number or name, or all of them; without an argument, list them
@@ -88,6 +91,9 @@ struct Setup {
     /// Also what `wave` needs
     #[arg(long)]
     wave: bool,
+    /// Also what `perf` needs
+    #[arg(long)]
+    perf: bool,
     /// Also the compiler of the GPU's kernels: from PyPI, into ~/.cache/doorbell, if there is no nvcc
     #[arg(long)]
     gpu: bool,
@@ -118,8 +124,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     let root = root();
     match command {
-        Command::Setup(Setup { check, wave, gpu, cocotb, model }) => {
-            doorbell_setup::run(&root, doorbell_setup::Options { check, wave, gpu, cocotb })?;
+        Command::Setup(Setup { check, wave, perf, gpu, cocotb, model }) => {
+            doorbell_setup::run(&root, doorbell_setup::Options { check, wave, perf, gpu, cocotb })?;
             model.map_or(Ok(()), |model| doorbell_setup::model::fetch(&model, check))?;
         }
         Command::Contract { check } => contract::run(&root, check)?,
@@ -133,6 +139,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::GpuCheck => gpu_check::run(&root)?,
         Command::Loom => test::loom(&root)?,
         Command::Tsan => tsan::run(&root)?,
+        Command::Perf(options) => perf::run(&root, &options)?,
         Command::Synth(options) => synth::run(&root, &options)?,
         Command::Lab(options) => return lab::run(&root, &options),
         Command::Lint => lint::run(&root)?,

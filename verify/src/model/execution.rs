@@ -95,7 +95,7 @@ impl Execution<'_> {
         let mut stop_waits = self.lane.running.is_some() && self.stop_waits();
         let mut left = want;
         while left > 0 {
-            let (completed, outcome) = self.run_plain(left, &mut budget);
+            let (completed, outcome) = self.run_plain(left, &mut budget, None);
             left -= completed;
             if let Some(outcome) = outcome {
                 left -= 1;

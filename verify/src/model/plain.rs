@@ -16,10 +16,15 @@ use doorbell_host::queue::COMPLETION_WORDS;
 const PLAIN: u8 = DescFlags::FENCE.union(DescFlags::EOS_STOPS).union(DescFlags::INTERRUPT).bits();
 
 impl Execution<'_> {
-    /// Runs plain descriptors, `want` at most, as far as `budget` allows and the completion queue has room. How many have completed, and the
-    /// outcome of one that has ended, and not as plain as it began: it is to be posted.
+    /// Runs plain descriptors, `want` at most, as far as `budget` allows and the completion queue has room, each for as many tokens as
+    /// `step` says. How many have completed, and the outcome of one that has ended, and not as plain as it began: it is to be posted.
     #[inline(always)]
-    pub(super) fn run_plain(&mut self, want: usize, budget: &mut u32) -> (usize, Option<Outcome>) {
+    pub(super) fn run_plain(
+        &mut self,
+        want: usize,
+        budget: &mut u32,
+        step: Option<u32>,
+    ) -> (usize, Option<Outcome>) {
         if !self.is_plain() {
             return (0, None);
         }
@@ -58,7 +63,9 @@ impl Execution<'_> {
                     };
                     *budget -= 1;
                     let mut decode = Decode::new(desc, session, number);
-                    let (base, most) = (session.token_base, (*budget).max(1));
+                    let base = session.token_base;
+                    // Where queue pairs take turns, a descriptor costs as much as a token, in the slice and not in the step.
+                    let most = step.map_or((*budget).max(1), |step| step.min(*budget + 1));
                     let write =
                         |offset: u64, token, _| memory.bus_write_u32(base.wrapping_add(offset), token);
                     let outcome = decode.produce(desc, most, None, session, || Ok(decoder.step()), write);
