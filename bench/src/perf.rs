@@ -3,6 +3,8 @@
 //! They are those of the benches, shorter: what `doorbell bench` times is what is counted. A workload depends on nothing but the
 //! program: no clock, no thread, no random number decides what it does.
 
+use std::sync::atomic::Ordering;
+
 use doorbell_contract::Opcode;
 use doorbell_trace::Trace;
 
@@ -51,6 +53,11 @@ pub const WORKLOADS: &[Workload] = &[
     workload("cycle_w4", "cycle", || cycles(4)),
     workload("cycle_w16", "cycle", || cycles(16)),
 ];
+
+/// Has instructions counted in the place of time, from here on.
+pub fn count_only() {
+    crate::COUNTS.store(true, Ordering::Relaxed);
+}
 
 /// Runs `work` where its instructions count.
 pub fn timed<T>(work: impl FnOnce() -> T) -> T {

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::{env, fs, io, slice};
 
 use doorbell_bench::BenchError;
-use doorbell_bench::perf::{WORKLOADS, Workload, timed};
+use doorbell_bench::perf::{WORKLOADS, Workload, count_only, timed};
 use doorbell_contract::{HwDesc, PREFIX_NONE, SqKey};
 use doorbell_lm::judge::published;
 use doorbell_lm::{Image, MICRO_ROPE_BASE, float, import, micro, quantise};
@@ -58,6 +58,7 @@ fn main() -> ExitCode {
         all().for_each(|workload| println!("{}: {}", workload.name, workload.unit));
         return if unknown.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
+    count_only();
     for Workload { name, unit, run } in all() {
         if !asked.is_empty() && !asked.iter().any(|asked| asked == name) {
             continue;
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
             Ok(_) => return failed(name, "it had nothing to do"),
             Err(error) => return failed(name, error),
         }
-        // Callgrind ends a program that it is told to end without its buffers.
+        // Of a workload that ends the program, what came before is known.
         if let Err(error) = io::stdout().flush() {
             return failed(name, error);
         }
