@@ -6,6 +6,7 @@
 
 use bytemuck::cast;
 
+use super::STEP_TOKENS;
 use super::engine::{Decode, Outcome, Source, check};
 use super::execution::{Execution, Running, cast_desc, lines, slot};
 use doorbell_contract::{DescFlags, HwCompletion, Opcode, SlotState, Status};
@@ -16,14 +17,15 @@ use doorbell_host::queue::COMPLETION_WORDS;
 const PLAIN: u8 = DescFlags::FENCE.union(DescFlags::EOS_STOPS).union(DescFlags::INTERRUPT).bits();
 
 impl Execution<'_> {
-    /// Runs plain descriptors, `want` at most, as far as `budget` allows and the completion queue has room, each for as many tokens as
-    /// `step` says. How many have completed, and the outcome of one that has ended, and not as plain as it began: it is to be posted.
-    #[inline(always)]
-    pub(super) fn run_plain(
+    /// Runs plain descriptors, `want` at most, as far as `budget` allows and the completion queue has room, and, where queue pairs
+    /// take TURNS, each for one step. How many have completed, and the outcome of one that has ended, and not as plain as it began: it is to be posted.
+    ///
+    /// A function of its own: what it keeps at hand is not mixed with what few descriptors need.
+    #[inline(never)]
+    pub(super) fn run_plain<const TURNS: bool>(
         &mut self,
         want: usize,
         budget: &mut u32,
-        step: Option<u32>,
     ) -> (usize, Option<Outcome>) {
         if !self.is_plain() {
             return (0, None);
@@ -33,9 +35,9 @@ impl Execution<'_> {
         let Some(mut plain) = registers.plain(self.queue) else { return (0, None) };
         let memory = bus.memory();
         let desc = &mut lane.desc;
-        let mut fault = None;
+        let (mut fault, mut left) = (None, *budget);
         lane.part = None;
-        while completed < want && *budget > 0 {
+        while completed < want && left > 0 {
             let session = &mut *plain.session;
             let index = session.sq.head;
             if session.sq.fill() == 0
@@ -48,7 +50,7 @@ impl Execution<'_> {
             }
             let outcome = match check(desc, index, session) {
                 Ok(Opcode::Nop) => {
-                    *budget -= 1;
+                    left -= 1;
                     Outcome::plain(Status::Done)
                 }
                 Ok(Opcode::Decode) => {
@@ -61,15 +63,15 @@ impl Execution<'_> {
                     else {
                         break;
                     };
-                    *budget -= 1;
+                    left -= 1;
                     let mut decode = Decode::new(desc, session, number);
                     let base = session.token_base;
                     // Where queue pairs take turns, a descriptor costs as much as a token, in the slice and not in the step.
-                    let most = step.map_or((*budget).max(1), |step| step.min(*budget + 1));
+                    let most = if TURNS { STEP_TOKENS.min(left + 1) } else { left.max(1) };
                     let write =
                         |offset: u64, token, _| memory.bus_write_u32(base.wrapping_add(offset), token);
                     let outcome = decode.produce(desc, most, None, session, || Ok(decoder.step()), write);
-                    *budget = budget.saturating_sub(decode.produced);
+                    left = left.saturating_sub(decode.produced);
                     plain.counts.tokens += u64::from(decode.produced);
                     plain.counts.write_beats += lines(desc.delta_offset, 0, decode.produced);
                     let Some(outcome) = outcome else {
@@ -102,6 +104,7 @@ impl Execution<'_> {
                 plain.ask(answer);
             }
         }
+        *budget = left;
         let counts = plain.give_back();
         registers.count_plain(self.queue, counts);
         if let Some(fault) = fault {
@@ -117,5 +120,6 @@ impl Execution<'_> {
             && self.lane.running.is_none()
             && self.lane.awaited.is_none()
             && !self.bus.has_faults()
+            && !self.bus.withholds_some()
     }
 }

@@ -36,7 +36,7 @@ impl Turns<'_> {
             let was_running = execution.lane.running.is_some();
             let steps = turn.steps as usize;
             let most = if counts { steps.min(want - posted) } else { steps };
-            let (completed, rest) = execution.run_plain(most, &mut budget, Some(STEP_TOKENS));
+            let (completed, rest) = execution.run_plain::<true>(most, &mut budget);
             posted += if counts { completed } else { 0 };
             turn.steps -= completed as u32;
             if let Some(outcome) = rest {
