@@ -131,7 +131,7 @@ impl Execution<'_> {
                 return;
             }
             let completed;
-            (completed, outcome) = self.run_plain::<false>(left, &mut budget);
+            (completed, outcome) = self.run_plain_again(left, &mut budget);
             left -= completed;
         }
     }

@@ -201,7 +201,8 @@ impl ModelPlatform {
         self.run_any(want - posted, queue, budget, rest);
     }
 
-    /// The same of descriptors of any kind; `rest` is how the first one has ended, if it has.
+    /// The same, in a frame of its own, of descriptors of any kind; `rest` is how the first one has ended, if it has.
+    #[inline(never)]
     fn run_any(&mut self, want: usize, queue: Option<u8>, budget: u32, rest: Option<Outcome>) {
         let Self { bus: Some(bus), registers, lanes, tables, turn, mutator } = self else { return };
         // Neither an answer nor a time is waited for, and no message is to be sent: only the host can change that.

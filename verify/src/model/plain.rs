@@ -19,9 +19,7 @@ const PLAIN: u8 = DescFlags::FENCE.union(DescFlags::EOS_STOPS).union(DescFlags::
 impl Execution<'_> {
     /// Runs plain descriptors, `want` at most, as far as `budget` allows and the completion queue has room, and, where queue pairs
     /// take TURNS, each for one step. How many have completed, and the outcome of one that has ended, and not as plain as it began: it is to be posted.
-    ///
-    /// A function of its own: what it keeps at hand is not mixed with what few descriptors need.
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn run_plain<const TURNS: bool>(
         &mut self,
         want: usize,
@@ -111,6 +109,12 @@ impl Execution<'_> {
             self.fault(fault);
         }
         (completed, rest)
+    }
+
+    /// The same behind a descriptor that was not plain, apart from the loop over those.
+    #[inline(never)]
+    pub(super) fn run_plain_again(&mut self, want: usize, budget: &mut u32) -> (usize, Option<Outcome>) {
+        self.run_plain::<false>(want, budget)
     }
 
     /// Whether nothing is set that any descriptor would have to be held against.
