@@ -43,7 +43,7 @@ impl Judge for Nod {
 
 /// What runs beside the hot thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Setup {
+pub(crate) enum Setup {
     /// The judge scores on the hot thread, and no events are recorded.
     Alone,
     /// As `Alone`, with events recorded and collected.
@@ -62,13 +62,13 @@ impl Setup {
     }
 }
 
-struct Workload {
+pub(crate) struct Workload {
     segment_tokens: u32,
     requests: Vec<Request>,
 }
 
 impl Workload {
-    fn new(segment_tokens: u32, segments: u32) -> Workload {
+    pub(crate) fn new(segment_tokens: u32, segments: u32) -> Workload {
         let request = Request {
             arrival_ms: 0,
             prompt_tokens: PROMPT_TOKENS,
@@ -78,7 +78,7 @@ impl Workload {
         Workload { segment_tokens, requests: vec![request; (segments / SEGMENTS) as usize] }
     }
 
-    fn segments(&self) -> u64 {
+    pub(crate) fn segments(&self) -> u64 {
         self.requests.len() as u64 * u64::from(SEGMENTS)
     }
 
@@ -112,7 +112,7 @@ impl Workload {
         Ok(elapsed.rates(seen?.descriptors))
     }
 
-    fn run(&self, setup: Setup) -> Result<Rates, BenchError> {
+    pub(crate) fn run(&self, setup: Setup) -> Result<Rates, BenchError> {
         let options = self.options();
         let device = self.device()?;
         let kv = PrefixConfig {

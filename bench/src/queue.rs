@@ -95,7 +95,7 @@ pub fn round_trips(load: &Load<'_>) -> Result<Section, BenchError> {
     })
 }
 
-fn batch(opcode: Opcode, size: usize) -> Vec<HwDesc> {
+pub(crate) fn batch(opcode: Opcode, size: usize) -> Vec<HwDesc> {
     (0..size as u32)
         .map(|k| match opcode {
             Opcode::Decode => HwDesc::decode(k, 0, 1).with_delta_offset(64 * u64::from(k)),
@@ -105,7 +105,7 @@ fn batch(opcode: Opcode, size: usize) -> Vec<HwDesc> {
         .collect()
 }
 
-fn round_trip(load: &Load<'_>, batch: &[HwDesc], rounds: u64) -> Result<Rates, BenchError> {
+pub(crate) fn round_trip(load: &Load<'_>, batch: &[HwDesc], rounds: u64) -> Result<Rates, BenchError> {
     let depth = DEPTH as u32;
     let queue = QueueConfig { sq_depth: depth, cq_depth: depth, ..QueueConfig::default() };
     let (seen, elapsed) = if load.queues == 1 && load.functions == 1 {

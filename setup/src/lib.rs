@@ -59,6 +59,8 @@ const NEEDS: &[Need] = &[
 
 const WAVE_NEEDS: &[Need] = &[(Sign::Program("gtkwave"), "gtkwave", "showing waves")];
 
+const PERF_NEEDS: &[Need] = &[(Sign::Program("valgrind"), "valgrind", "counting instructions")];
+
 /// To install from PyPI. Debian's Python is not to be installed into, and its virtual environments are a package of their
 /// own.
 const PIP_NEEDS: &[Need] = &[
@@ -94,6 +96,8 @@ pub struct Options {
     pub check: bool,
     /// Also what showing waves needs.
     pub wave: bool,
+    /// Also what counting instructions needs.
+    pub perf: bool,
     /// Also the compiler of the GPU's kernels, and what prints their machine code: from PyPI, into ~/.cache/doorbell, where
     /// there is none.
     pub gpu: bool,
@@ -223,9 +227,15 @@ impl Host {
         })
     }
 
-    /// What is missing of all that is needed always, to install from PyPI what is named, and by `wave`.
-    fn missing(&self, wave: bool, cuda: bool, cocotb: bool) -> Vec<Need> {
-        let lists = [(true, NEEDS), (wave, WAVE_NEEDS), (cuda || cocotb, PIP_NEEDS), (cocotb, COCOTB_NEEDS)];
+    /// What is missing of all that is needed always, to install from PyPI what is named, by `wave`, and by `perf`.
+    fn missing(&self, wave: bool, perf: bool, cuda: bool, cocotb: bool) -> Vec<Need> {
+        let lists = [
+            (true, NEEDS),
+            (wave, WAVE_NEEDS),
+            (perf, PERF_NEEDS),
+            (cuda || cocotb, PIP_NEEDS),
+            (cocotb, COCOTB_NEEDS),
+        ];
         let wanted = lists.into_iter().filter(|(wanted, _)| *wanted).flat_map(|(_, list)| list);
         wanted.copied().filter(|(sign, ..)| !self.has(*sign)).collect()
     }
@@ -338,7 +348,7 @@ pub fn run_beside(root: &Path, options: Options, command: &mut Command) -> Resul
 }
 
 fn beside(host: &Host, root: &Path, options: Options, command: &mut Command) -> Result<ExitCode> {
-    if host.missing(options.wave, options.gpu, options.cocotb).is_empty() {
+    if host.missing(options.wave, options.perf, options.gpu, options.cocotb).is_empty() {
         set_up(host, options)?;
         return shell::forward(command);
     }
@@ -358,10 +368,10 @@ fn beside(host: &Host, root: &Path, options: Options, command: &mut Command) -> 
 }
 
 fn set_up(host: &Host, options: Options) -> Result<()> {
-    let Options { check, wave, gpu, cocotb } = options;
+    let Options { check, wave, perf, gpu, cocotb } = options;
     let cuda = if gpu { host.lacks_of_cuda()? } else { None };
     let venv = cocotb && !host.cocotb.is_there();
-    let missing = host.missing(wave, cuda.is_some(), venv);
+    let missing = host.missing(wave, perf, cuda.is_some(), venv);
     for (sign, package, purpose) in &missing {
         println!("setup: {sign} is missing (package {package}; for {purpose})");
     }
@@ -377,7 +387,7 @@ fn set_up(host: &Host, options: Options) -> Result<()> {
     if check && (cuda.is_some() || venv || !packages.is_empty()) {
         packages.extend(cuda.map(Lack::program));
         packages.extend(venv.then_some("cocotb"));
-        let flags = [(wave, " --wave"), (gpu, " --gpu"), (cocotb, " --cocotb")];
+        let flags = [(wave, " --wave"), (perf, " --perf"), (gpu, " --gpu"), (cocotb, " --cocotb")];
         let flags = flags.map(|(given, flag)| if given { flag } else { "" });
         bail!("missing: {}; `cargo xtask setup{}` installs that", packages.join(" "), flags.concat());
     }
@@ -386,7 +396,7 @@ fn set_up(host: &Host, options: Options) -> Result<()> {
         println!("setup: going to run, {}:", if host.root { "as root" } else { "through sudo" });
         plan.iter().for_each(|words| println!("  {}", words.join(" ")));
         plan.iter().try_for_each(|words| host.run(words))?;
-        if let Some((sign, package, _)) = host.missing(wave, cuda.is_some(), venv).first() {
+        if let Some((sign, package, _)) = host.missing(wave, perf, cuda.is_some(), venv).first() {
             bail!(
                 "{package} was installed, yet {sign} is still not found: look at the output of apt-get above"
             );
@@ -500,7 +510,7 @@ mod tests {
         fake(dir, "env", "while case \"$1\" in *=*) true;; *) false;; esac; do shift; done; exec \"$@\"");
     }
 
-    const INSTALL: Options = Options { check: false, wave: false, gpu: false, cocotb: false };
+    const INSTALL: Options = Options { check: false, wave: false, perf: false, gpu: false, cocotb: false };
     const CHECK: Options = Options { check: true, ..INSTALL };
     const GPU: Options = Options { gpu: true, ..INSTALL };
     const CHECK_GPU: Options = Options { gpu: true, ..CHECK };
@@ -616,6 +626,18 @@ mod tests {
         fs::write(dir.path().join("include/zlib.h"), "").unwrap();
         let error = set_up(&host, Options { wave: true, ..CHECK }).unwrap_err().to_string();
         assert_eq!(error, "missing: gtkwave; `cargo xtask setup --wave` installs that");
+    }
+
+    #[test]
+    fn counting_instructions_needs_valgrind() {
+        let (dir, host) = host(ALL, true);
+        fs::write(dir.path().join("include/zlib.h"), "").unwrap();
+        let perf = Options { perf: true, ..CHECK };
+        let error = set_up(&host, perf).unwrap_err().to_string();
+        assert_eq!(error, "missing: valgrind; `cargo xtask setup --perf` installs that");
+        fake(dir.path(), "valgrind", "");
+        set_up(&host, perf).unwrap();
+        set_up(&host, CHECK).unwrap();
     }
 
     #[rstest]

@@ -1,4 +1,4 @@
-//! `doorbell-setup [--check] [--wave] [--gpu] [--cocotb] [-- COMMAND …]`: installs what is missing, while COMMAND runs.
+//! `doorbell-setup [--check] [--wave] [--perf] [--gpu] [--cocotb] [-- COMMAND …]`: installs what is missing, while COMMAND runs.
 
 use std::env;
 use std::path::Path;
@@ -15,6 +15,7 @@ fn main() -> ExitCode {
         match word.to_str() {
             Some("--check") => options.check = true,
             Some("--wave") => options.wave = true,
+            Some("--perf") => options.perf = true,
             Some("--gpu") => options.gpu = true,
             Some("--cocotb") => options.cocotb = true,
             Some("--") => match words.next() {
@@ -22,7 +23,9 @@ fn main() -> ExitCode {
                 None => break run(root, options).map(|()| ExitCode::SUCCESS),
             },
             _ => {
-                eprintln!("usage: doorbell-setup [--check] [--wave] [--gpu] [--cocotb] [-- COMMAND …]");
+                eprintln!(
+                    "usage: doorbell-setup [--check] [--wave] [--perf] [--gpu] [--cocotb] [-- COMMAND …]"
+                );
                 return ExitCode::from(2);
             }
         }

@@ -14,6 +14,7 @@ mod gpu_check;
 mod lab;
 mod lint;
 mod mutants;
+mod perf;
 mod rtl_test;
 mod seeds;
 mod steps;
@@ -69,6 +70,8 @@ enum Command {
     Loom,
     /// Run the GPU's kernel, compiled for the CPU, under ThreadSanitizer
     Tsan,
+    /// Count the instructions of fixed workloads under callgrind, and hold them to bench/perf.toml
+    Perf(perf::Options),
     /// What the device costs in an FPGA, and how fast it is there: a table by module
     Synth(synth::Options),
     /// Run a lab, by number or name, or all of them; without an argument, list them
@@ -91,6 +94,9 @@ struct Setup {
     /// Also what `wave` needs
     #[arg(long)]
     wave: bool,
+    /// Also what `perf` needs
+    #[arg(long)]
+    perf: bool,
     /// Also the compiler of the GPU's kernels: from PyPI, into ~/.cache/doorbell, if there is no nvcc
     #[arg(long)]
     gpu: bool,
@@ -121,8 +127,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     let root = root();
     match command {
-        Command::Setup(Setup { check, wave, gpu, cocotb, model }) => {
-            doorbell_setup::run(&root, doorbell_setup::Options { check, wave, gpu, cocotb })?;
+        Command::Setup(Setup { check, wave, perf, gpu, cocotb, model }) => {
+            doorbell_setup::run(&root, doorbell_setup::Options { check, wave, perf, gpu, cocotb })?;
             model.map_or(Ok(()), |model| doorbell_setup::model::fetch(&model, check))?;
         }
         Command::Contract { check } => contract::run(&root, check)?,
@@ -137,6 +143,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::GpuCheck => gpu_check::run(&root)?,
         Command::Loom => test::loom(&root)?,
         Command::Tsan => tsan::run(&root, tsan::Cases::All)?,
+        Command::Perf(options) => perf::run(&root, &options)?,
         Command::Synth(options) => synth::run(&root, &options)?,
         Command::Lab(options) => return lab::run(&root, &options),
         Command::Lint => lint::run(&root)?,

@@ -8,12 +8,13 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::seeds::Start;
 use crate::steps::Steps;
-use crate::{cocotb, contract, drawn, formal, gpu_check, lint, rtl_test, tsan};
+use crate::{cocotb, contract, drawn, formal, gpu_check, lint, perf, rtl_test, tsan};
 use doorbell_setup::nvcc::Places;
 use doorbell_setup::{self as setup, shell};
 
 /// What the tests need, but for cocotb: that is installed in its own step, which alone fails without PyPI.
-const TOOLS: setup::Options = setup::Options { check: false, wave: false, gpu: true, cocotb: false };
+const TOOLS: setup::Options =
+    setup::Options { check: false, wave: false, perf: true, gpu: true, cocotb: false };
 
 /// What `test` draws.
 #[derive(clap::Args, Default)]
@@ -56,6 +57,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         shell::run(&mut shell::cargo(root, &[&WORKSPACE[..], &["--no-run"]].concat()))
     });
     steps.run("cargo test", || cargo_test(root));
+    steps.run("perf", || perf::run(root, &perf::Options::default()));
     if !without_gpu {
         gpu_check::nvrtc(root, &mut steps);
     }

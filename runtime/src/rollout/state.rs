@@ -141,7 +141,7 @@ impl<T> Slab<T> {
     /// `Stale` if the rollout has ended, `Unknown` if it never was.
     #[inline]
     pub fn get(&self, id: RolloutId) -> Result<&T, TransitionError> {
-        self.state(id)?;
+        self.word(id)?;
         Ok(&self.values[id.slot() as usize])
     }
 
@@ -151,7 +151,7 @@ impl<T> Slab<T> {
     /// As [`get`](Self::get).
     #[inline]
     pub fn get_mut(&mut self, id: RolloutId) -> Result<&mut T, TransitionError> {
-        self.state(id)?;
+        self.word(id)?;
         Ok(&mut self.values[id.slot() as usize])
     }
 
@@ -179,6 +179,12 @@ impl<T> Slab<T> {
     /// `Stale` if it has ended, `Unknown` if it never was.
     #[inline]
     pub fn state(&self, id: RolloutId) -> Result<State, TransitionError> {
+        self.word(id).map(State::from_bits)
+    }
+
+    /// Generation and state of rollout `id`.
+    #[inline]
+    fn word(&self, id: RolloutId) -> Result<u64, TransitionError> {
         let &word = self
             .words
             .get(id.slot() as usize)
@@ -186,7 +192,7 @@ impl<T> Slab<T> {
         if (word >> 32) as u32 != id.generation() {
             return Err(TransitionError::Stale { id, generation: (word >> 32) as u32 });
         }
-        Ok(State::from_bits(word))
+        Ok(word)
     }
 
     /// Moves rollout `id` along one edge, and gives its value to whoever works on it next. Leaving [`State::Done`] ends its

@@ -61,7 +61,9 @@ pub(super) fn check(desc: &HwDesc, index: u32, session: &Session) -> Result<Opco
             }
             let before = !language || desc.delta_offset >= 4;
             require(lies(4 * tokens, 4, size) && before, ErrorCode::BadRegion)?;
-            kv()?;
+            if language || desc.kv_offset != 0 {
+                kv()?;
+            }
         }
         Opcode::Prefill => {
             require(engine.is_some(), ErrorCode::BadModel)?;

@@ -89,14 +89,13 @@ pub(super) struct Execution<'a> {
 }
 
 impl Execution<'_> {
-    /// Runs as the only queue pair.
-    pub(super) fn run(&mut self, want: usize, mut budget: u32) {
+    /// Runs as the only queue pair, behind [`run_plain`](Self::run_plain), which may have ended a descriptor as `outcome` that is to be
+    /// posted.
+    pub(super) fn run(&mut self, want: usize, mut budget: u32, mut outcome: Option<Outcome>) {
         // A STOP is looked for once per advance: it can only have been published in between.
         let mut stop_waits = self.lane.running.is_some() && self.stop_waits();
         let mut left = want;
-        while left > 0 {
-            let (completed, outcome) = self.run_plain(left, &mut budget);
-            left -= completed;
+        loop {
             if let Some(outcome) = outcome {
                 left -= 1;
                 if self.post(outcome) {
@@ -128,6 +127,12 @@ impl Execution<'_> {
                 Some(_) => {}
                 None => return,
             }
+            if left == 0 {
+                return;
+            }
+            let completed;
+            (completed, outcome) = self.run_plain_again(left, &mut budget);
+            left -= completed;
         }
     }
 

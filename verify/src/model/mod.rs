@@ -35,6 +35,7 @@ use doorbell_host::memory::{SIMULATED_BUS_ADDRESS, SharedMemory};
 use doorbell_host::platform::Platform;
 use doorbell_host::ports::Pages;
 use doorbell_host::registers::{Built, Registers};
+use engine::Outcome;
 use execution::{Awaited, Execution, Lane, Tables, send, tell_faults};
 use groups::{GROUPS, Groups};
 use mutation::Mutator;
@@ -202,7 +203,24 @@ impl ModelPlatform {
     }
 
     /// Runs until `want` completions of `queue`, or of any queue pair, are posted, or a slice is over.
-    fn run(&mut self, want: usize, queue: Option<u8>, budget: u32) {
+    fn run(&mut self, want: usize, queue: Option<u8>, mut budget: u32) {
+        let want = want.max(1);
+        let (mut posted, mut rest) = (0, None);
+        let Self { bus: Some(bus), registers, lanes, tables, mutator, .. } = self else { return };
+        // Where descriptors are plain, no answer and no time is waited for, and no message is to be sent.
+        if let [lane] = &mut lanes[..] {
+            let mut execution = Execution { bus, registers, queue: 0, lane, tables, mutator };
+            (posted, rest) = execution.run_plain::<false>(want, &mut budget);
+            if posted == want {
+                return;
+            }
+        }
+        self.run_any(want - posted, queue, budget, rest);
+    }
+
+    /// The same, in a frame of its own, of descriptors of any kind; `rest` is how the first one has ended, if it has.
+    #[inline(never)]
+    fn run_any(&mut self, want: usize, queue: Option<u8>, budget: u32, rest: Option<Outcome>) {
         let Self { bus: Some(bus), registers, lanes, tables, turn, mutator } = self else { return };
         // Neither an answer nor a time is waited for, and no message is to be sent: only the host can change that.
         let rests = !bus.withholds_some()
@@ -214,8 +232,8 @@ impl ModelPlatform {
             await_answers(bus, registers, lanes);
         }
         match &mut lanes[..] {
-            [lane] => Execution { bus, registers, queue: 0, lane, tables, mutator }.run(want.max(1), budget),
-            lanes => Turns { bus, registers, lanes, tables, turn, mutator }.run(want.max(1), queue, budget),
+            [lane] => Execution { bus, registers, queue: 0, lane, tables, mutator }.run(want, budget, rest),
+            lanes => Turns { bus, registers, lanes, tables, turn, mutator }.run(want, queue, budget),
         }
         if !rests {
             registers.look_at_times(registers.ticks() == before);

@@ -6,6 +6,7 @@
 
 use bytemuck::cast;
 
+use super::STEP_TOKENS;
 use super::engine::{Decode, Outcome, Source, check};
 use super::execution::{Execution, Running, cast_desc, lines, slot};
 use doorbell_contract::{DescFlags, HwCompletion, Opcode, SlotState, Status};
@@ -16,10 +17,14 @@ use doorbell_host::queue::COMPLETION_WORDS;
 const PLAIN: u8 = DescFlags::FENCE.union(DescFlags::EOS_STOPS).union(DescFlags::INTERRUPT).bits();
 
 impl Execution<'_> {
-    /// Runs plain descriptors, `want` at most, as far as `budget` allows and the completion queue has room. How many have completed, and the
-    /// outcome of one that has ended, and not as plain as it began: it is to be posted.
+    /// Runs plain descriptors, `want` at most, as far as `budget` allows and the completion queue has room, and, where queue pairs
+    /// take TURNS, each for one step. How many have completed, and the outcome of one that has ended, and not as plain as it began: it is to be posted.
     #[inline(always)]
-    pub(super) fn run_plain(&mut self, want: usize, budget: &mut u32) -> (usize, Option<Outcome>) {
+    pub(super) fn run_plain<const TURNS: bool>(
+        &mut self,
+        want: usize,
+        budget: &mut u32,
+    ) -> (usize, Option<Outcome>) {
         if !self.is_plain() {
             return (0, None);
         }
@@ -28,9 +33,9 @@ impl Execution<'_> {
         let Some(mut plain) = registers.plain(self.queue) else { return (0, None) };
         let memory = bus.memory();
         let desc = &mut lane.desc;
-        let mut fault = None;
+        let (mut fault, mut left) = (None, *budget);
         lane.part = None;
-        while completed < want && *budget > 0 {
+        while completed < want && left > 0 {
             let session = &mut *plain.session;
             let index = session.sq.head;
             if session.sq.fill() == 0
@@ -43,7 +48,7 @@ impl Execution<'_> {
             }
             let outcome = match check(desc, index, session) {
                 Ok(Opcode::Nop) => {
-                    *budget -= 1;
+                    left -= 1;
                     Outcome::plain(Status::Done)
                 }
                 Ok(Opcode::Decode) => {
@@ -56,13 +61,15 @@ impl Execution<'_> {
                     else {
                         break;
                     };
-                    *budget -= 1;
+                    left -= 1;
                     let mut decode = Decode::new(desc, session, number);
-                    let (base, most) = (session.token_base, (*budget).max(1));
+                    let base = session.token_base;
+                    // Where queue pairs take turns, a descriptor costs as much as a token, in the slice and not in the step.
+                    let most = if TURNS { STEP_TOKENS.min(left + 1) } else { left.max(1) };
                     let write =
                         |offset: u64, token, _| memory.bus_write_u32(base.wrapping_add(offset), token);
                     let outcome = decode.produce(desc, most, None, session, || Ok(decoder.step()), write);
-                    *budget = budget.saturating_sub(decode.produced);
+                    left = left.saturating_sub(decode.produced);
                     plain.counts.tokens += u64::from(decode.produced);
                     plain.counts.write_beats += lines(desc.delta_offset, 0, decode.produced);
                     let Some(outcome) = outcome else {
@@ -95,12 +102,19 @@ impl Execution<'_> {
                 plain.ask(answer);
             }
         }
+        *budget = left;
         let counts = plain.give_back();
         registers.count_plain(self.queue, counts);
         if let Some(fault) = fault {
             self.fault(fault);
         }
         (completed, rest)
+    }
+
+    /// The same behind a descriptor that was not plain, apart from the loop over those.
+    #[inline(never)]
+    pub(super) fn run_plain_again(&mut self, want: usize, budget: &mut u32) -> (usize, Option<Outcome>) {
+        self.run_plain::<false>(want, budget)
     }
 
     /// Whether nothing is set that any descriptor would have to be held against.
@@ -110,5 +124,6 @@ impl Execution<'_> {
             && self.lane.running.is_none()
             && self.lane.awaited.is_none()
             && !self.bus.has_faults()
+            && !self.bus.withholds_some()
     }
 }

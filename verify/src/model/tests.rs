@@ -353,3 +353,71 @@ fn plain_descriptors_end_as_all_others_do(#[values(1, 2, 3, 4)] seed: u64, #[val
     assert_eq!(found.0.len(), 600);
     assert!(found == expected, "completions, tokens or counters differ");
 }
+
+/// The same where queue pairs take turns, of several weights: what each ends as, and in whose step, counts.
+#[rstest]
+fn plain_descriptors_take_turns_as_all_others_do(#[values(1, 2, 3, 4)] seed: u64) {
+    const WEIGHTS: [u32; 3] = [1, 3, 2];
+    let config = |weight| QueueConfig {
+        sq_depth: 32,
+        cq_depth: 8,
+        sq_start: u32::MAX - 40,
+        eos_threshold: 300,
+        sq_key: Some(7),
+        weight,
+        ..Default::default()
+    };
+    let run = |model: ModelPlatform| {
+        let held = Held(Arc::new(Mutex::new(model)));
+        let bytes = config(1).shared_bytes().unwrap();
+        let division = Division { queues: 3, functions: 2, bytes, ..Division::default() };
+        let ports = Ports::divide(held.clone(), &division).unwrap().take_all().unwrap();
+        let mut drivers: Vec<_> = ports
+            .into_iter()
+            .zip(WEIGHTS)
+            .map(|(port, weight)| Driver::new(port, config(weight)).unwrap())
+            .collect();
+        let mut state = seed;
+        let mut draw = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let (mut ends, mut out) = (vec![], [HwCompletion::default(); 5]);
+        for user_data in 0..900 {
+            let length = if draw(10) == 0 { 1000 + draw(2000) as u32 } else { 1 + draw(40) as u32 };
+            let mut desc =
+                HwDesc::decode(draw(9) as u32, draw(100) as u32, length).with_seed(draw(50) as u32);
+            match draw(12) {
+                0..3 => desc = HwDesc::nop(),
+                3 => desc = HwDesc::stop(draw(9) as u32),
+                4 => desc.policy_version = 1,
+                5 => desc.flags = DescFlags::RESIDENT.bits(),
+                6 => desc.checkpoint = 5,
+                _ => desc.flags = draw(16) as u8 & !DescFlags::COW_PREFIX.bits(),
+            }
+            let queue = draw(3) as usize;
+            let desc = desc.with_user_data(user_data);
+            while drivers[queue].submit(&[desc]).unwrap() == 0 {
+                // Little time, so that who has come how far counts.
+                held.model().pass(1 + draw(100) as u32);
+                let queue = draw(3) as usize;
+                let taken = drivers[queue].collect(&mut out).unwrap();
+                let now = held.model().read_register(Register::CyclesLo).unwrap();
+                ends.extend(out[..taken].iter().map(|end| (queue, now, *end)));
+            }
+        }
+        for (queue, driver) in drivers.iter_mut().enumerate() {
+            while driver.in_flight() > 0 {
+                let taken = driver.poll(&mut out).unwrap();
+                ends.extend(out[..taken].iter().map(|end| (queue, 0, *end)));
+            }
+        }
+        let counters: Vec<_> = drivers.iter_mut().map(|driver| driver.queue_counters().unwrap()).collect();
+        (ends, counters, drivers[0].counters().unwrap())
+    };
+    let model = || ModelPlatform::with_queues(3, 2).unwrap();
+    let cuts = HashMap::from([(u64::MAX, (1, Status::Stopped))]);
+    let (found, expected) = (run(model()), run(model().with_cuts(cuts)));
+    assert_eq!(found.0.len(), 900);
+    assert!(found == expected, "completions, their order or counters differ");
+}

@@ -29,10 +29,31 @@ impl Turns<'_> {
         let mut posted = 0;
         while budget > 0 && posted < want && !self.mutator.as_ref().is_some_and(Mutator::hangs) {
             let Some(queue) = self.next_turn() else { break };
-            self.turn.steps -= 1;
+            let counts = of.is_none_or(|of| of == queue);
             let lane = &mut self.lanes[usize::from(queue)];
-            let Self { bus, registers, tables, mutator, .. } = self;
+            let Self { bus, registers, tables, mutator, turn, .. } = self;
             let mut execution = Execution { bus, registers, queue, lane, tables, mutator };
+            let was_running = execution.lane.running.is_some();
+            let steps = turn.steps as usize;
+            let most = if counts { steps.min(want - posted) } else { steps };
+            let (completed, rest) = execution.run_plain::<true>(most, &mut budget);
+            posted += if counts { completed } else { 0 };
+            turn.steps -= completed as u32;
+            if let Some(outcome) = rest {
+                turn.steps -= 1;
+                let interrupts = execution.post(outcome);
+                posted += usize::from(counts);
+                if interrupts {
+                    break;
+                }
+                continue;
+            }
+            // What goes on in a later step has had one, too.
+            let goes_on = !was_running && execution.lane.running.is_some();
+            turn.steps -= u32::from(goes_on || completed == 0);
+            if goes_on || completed > 0 {
+                continue;
+            }
             // A descriptor costs as much as a token, in the slice and not in the step.
             let tokens = STEP_TOKENS.min(budget);
             let most = if execution.lane.running.is_some() { tokens } else { tokens + 1 };
@@ -40,7 +61,7 @@ impl Turns<'_> {
             let stop_waits = execution.stop_waits();
             if let Some(outcome) = execution.step(&mut step, stop_waits) {
                 let interrupts = execution.post(outcome);
-                posted += usize::from(of.is_none_or(|of| of == queue));
+                posted += usize::from(counts);
                 if interrupts {
                     break;
                 }
