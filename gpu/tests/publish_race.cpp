@@ -119,7 +119,7 @@ int main(int argc, char** argv) {
     uint32_t* const sequence = reinterpret_cast<uint32_t*>(kv); sequence[0] = DOORBELL_SHARPNESS_MAX / 64; sequence[1] = 2; sequence[16] = 0; sequence[17] = 1; sequence[15] = fold(sequence);
     uint32_t* const tokens = reinterpret_cast<uint32_t*>(token[1]); tokens[0] = 3;
     doorbell_hw_desc decode{}; decode.opcode = DOORBELL_OP_DECODE; decode.model_id = 1; decode.rollout_id = 7; decode.prefix_id = DOORBELL_PREFIX_NONE;
-    decode.member = 0xFFFF; decode.delta_offset = 4; decode.seq_len = 1; decode.max_tokens = 2; decode.seed = 9; decode.flags = DOORBELL_FLAG_LOGP;
+    decode.member = 0xFFFF; decode.delta_offset = 4; decode.seq_len = 1; decode.max_tokens = 1; decode.seed = 9; decode.flags = DOORBELL_FLAG_LOGP;
     const uint32_t* const logps = reinterpret_cast<const uint32_t*>(mem + (12 << 20));
     const auto b_decodes = [&](uint32_t version) { decode.policy_version = version; submit(1, decode); return completion(1, c, 60) && c.status == DOORBELL_STATUS_DONE; };
     const auto fail = [](const char* why) { std::printf("FAILED: %s\n", why); std::fflush(stdout); _exit(1); };
@@ -136,13 +136,12 @@ int main(int argc, char** argv) {
     policy(0, 3, at3, v3, wide, kv3);
     if (mode == "beside") {
       uint32_t count = 0;
-      decode.max_tokens = 1;
       while (!is_completed()) { if (!b_decodes(2)) fail("B's DECODE under v2"); count++; }
       if (!completion(0, c, 60) || c.status != DOORBELL_STATUS_DONE) fail("A's POLICY");
       std::printf("B has made %u DECODEs while A brought a model for %.0f ms\n", count, 1e3 * seconds(t0));
       if (count < 4) fail("B was held");
     } else {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
       const auto t1 = std::chrono::steady_clock::now();
       store(mb[0].wanted, 2);
       while (load(mb[0].reached) != 2) { if (!doorbell_cpu_check(dev, text, sizeof text)) { std::printf("complaint: %s\n", text); return 1; } if (seconds(t1) > 60) fail("A's session does not end"); }
