@@ -69,16 +69,18 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 /// What each step of `test` is for; docs/testing.md says it too, with what the step costs.
-const PURPOSES: [(&str, &str); 8] = [
+const PURPOSES: [(&str, &str); 10] = [
     ("contract", "generated files are the contract's"),
     (
         "testbenches",
         "the RTL, by benches of its own language that share nothing with the Rust side but the contract",
     ),
+    ("formal", "no wake-up is lost, for every order of a device that is small enough to be proved"),
     ("cocotb", "the RTL as an integrator sees it, from Python, on two simulators"),
     ("gpu-check", "the kernels compile for every architecture, spill no register and fence each proxy"),
     ("cargo test: build", "the devices verilated and compiled, and every program of tests"),
     ("cargo test", "every Rust test, the conformance suite on model, RTL and the kernel's text among them"),
+    ("perf", "no fixed workload takes 2 % more instructions than its committed count"),
     ("NVRTC", "the kernels compile at run time too"),
     ("tsan", "no order in the kernel's text rests on luck; a weakened kernel is noticed"),
 ];
