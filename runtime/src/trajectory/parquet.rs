@@ -1,6 +1,6 @@
 //! Trajectories as Parquet, for whoever trains on them.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use arrow_schema::{ArrowError, DataType, Field, Fields};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 
-use super::log::{LogError, Reader, Verified};
+use super::log::{LogError, Reader, Run, Verified, run_of, runs};
 use crate::reward::Scorer;
 
 use super::record::{Finished, GroupScore, Span, Trajectory};
@@ -70,10 +71,31 @@ pub enum ExportError {
 /// older file stays until then.
 ///
 /// # Errors
-/// `Log`, `Io` or `Parquet`; then `path` is as it was.
+/// `Log`, `Io` or `Parquet`; then, if it is a regular file, `path` is as it was.
 pub fn export(directory: &Path, path: &Path, options: ExportOptions) -> Result<Verified, ExportError> {
     let reader = Reader::open(directory)?;
+    let runs = runs(directory)?;
     let io = |source| ExportError::Io { path: path.to_owned(), source };
+    // A link is followed; a device or a pipe is written through, as renaming would replace it.
+    let target = match fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => fs::canonicalize(path).map_err(io)?,
+        Ok(_) => {
+            let file = File::options().write(true).open(path).map_err(io)?;
+            return write(reader, &runs, &file, path, options);
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::symlink_metadata(path) {
+            Ok(_) => {
+                return Err(io(io::Error::new(error.kind(), "it is a link to a file that is not there")));
+            }
+            Err(_) => path.to_owned(),
+        },
+        Err(error) => return Err(io(error)),
+    };
+    // Renaming asks only for the directory, but a file that may not be written is not replaced.
+    if target != path || target.exists() {
+        File::options().write(true).open(&target).map_err(io)?;
+    }
+    let path = &*target;
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -87,7 +109,8 @@ pub fn export(directory: &Path, path: &Path, options: ExportOptions) -> Result<V
     scratch.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     // Goes away unless it is renamed.
     let scratch = scratch.tempfile_in(parent).map_err(|error| io(bare(error)))?;
-    let verified = write(reader, scratch.as_file(), path, options)?;
+    let verified = write(reader, &runs, scratch.as_file(), path, options)?;
+    scratch.as_file().sync_all().map_err(io)?;
     scratch.persist(path).map_err(|error| io(error.error))?;
     // The name is the only one now; where a directory cannot be synced, the rename still holds for this machine's life.
     File::open(parent).and_then(|directory| directory.sync_all()).map_err(io)?;
@@ -101,7 +124,13 @@ fn bare(error: io::Error) -> io::Error {
 }
 
 /// Writes to `file` what is to be called `path`.
-fn write(reader: Reader, file: &File, path: &Path, options: ExportOptions) -> Result<Verified, ExportError> {
+fn write(
+    reader: Reader,
+    runs: &[Run],
+    file: &File,
+    path: &Path,
+    options: ExportOptions,
+) -> Result<Verified, ExportError> {
     let io = |source| ExportError::Io { path: path.to_owned(), source };
     let parquet = |source| ExportError::Parquet { path: path.to_owned(), source };
     let [tokens, logprobs] = ["tokens", "logprobs"]
@@ -109,13 +138,17 @@ fn write(reader: Reader, file: &File, path: &Path, options: ExportOptions) -> Re
     let properties = WriterProperties::builder()
         .set_created_by(concat!("doorbell ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_compression(Compression::SNAPPY)
+        .set_key_value_metadata(Some(vec![KeyValue::new(
+            "doorbell.runs".to_owned(),
+            serde_json::to_string(runs).map_err(|error| io(error.into()))?,
+        )]))
         // Row groups are ended here, by tokens.
         .set_max_row_group_row_count(Some(options.row_group_rows.max(1)))
         // Tokens hardly repeat within a page, and their least and greatest tell nothing.
         .set_column_dictionary_enabled(tokens, false)
         .set_column_dictionary_enabled(logprobs, false)
         .build();
-    let batch = |rows: &[Trajectory]| batch(rows).map_err(|error| parquet(error.into()));
+    let batch = |rows: &[Trajectory]| batch(rows, runs).map_err(|error| parquet(error.into()));
     let schema = batch(&[])?.schema();
     let out = file.try_clone().map_err(io)?;
     let mut writer = ArrowWriter::try_new(out, schema, Some(properties)).map_err(parquet)?;
@@ -139,7 +172,6 @@ fn write(reader: Reader, file: &File, path: &Path, options: ExportOptions) -> Re
     })?;
     writer.write(&batch(&rows)?).map_err(parquet)?;
     writer.close().map_err(parquet)?;
-    file.sync_all().map_err(io)?;
     Ok(verified)
 }
 
@@ -148,7 +180,7 @@ const BATCH_ROWS: usize = 1024;
 const BATCH_TOKENS: usize = 1 << 20;
 
 /// The columns of these rows.
-fn batch(rows: &[Trajectory]) -> Result<RecordBatch, ArrowError> {
+fn batch(rows: &[Trajectory], runs: &[Run]) -> Result<RecordBatch, ArrowError> {
     fn wide(rows: &[Trajectory], of: fn(&Trajectory) -> u64) -> ArrayRef {
         Arc::new(UInt64Array::from_iter_values(rows.iter().map(of)))
     }
@@ -168,7 +200,9 @@ fn batch(rows: &[Trajectory]) -> Result<RecordBatch, ArrowError> {
     let prefixes = || rows.iter().map(Trajectory::prefix);
     let prefix_ids = UInt32Array::from_iter(prefixes().map(|prefix| prefix.map(|(id, _)| id)));
     let prefix_hashes = UInt64Array::from_iter(prefixes().map(|prefix| prefix.map(|(_, hash)| hash)));
+    let run: ArrayRef = Arc::new(UInt32Array::from_iter(rows.iter().map(|row| run_of(runs, row.number))));
     RecordBatch::try_from_iter_with_nullable([
+        ("run", run, true),
         ("number", wide(rows, |row| row.number), false),
         ("rollout", wide(rows, |row| row.finished.rollout.to_bits()), false),
         ("request", wide(rows, |row| row.finished.request), false),
@@ -237,8 +271,6 @@ mod tests {
     use doorbell_contract::PREFIX_NONE;
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
     use tempfile::tempdir;
-
-    use std::fs;
 
     use super::*;
     use crate::rollout::RolloutId;
@@ -409,6 +441,36 @@ mod tests {
         ));
         assert_eq!(fs::read_to_string(&file).unwrap(), "an older file");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
+
+    /// As root, renaming replaced `/dev/null` of the whole machine; here a link stands for it.
+    #[cfg(unix)]
+    #[test]
+    fn an_export_goes_through_links_and_devices() {
+        use std::os::unix::fs::symlink;
+
+        let directory = tempdir().unwrap();
+        let log = directory.path().join("log");
+        write_log(&log, 3);
+        let at = |name: &str| directory.path().join(name);
+        fs::write(at("file"), "an older file").unwrap();
+        for (link, target) in [
+            ("link", at("file")),
+            ("null", "/dev/null".into()),
+            ("full", "/dev/full".into()),
+            ("nowhere", at("no")),
+        ] {
+            symlink(target, at(link)).unwrap();
+        }
+        export(&log, &at("link"), ExportOptions::default()).unwrap();
+        assert_eq!(read(&at("file")).1.len(), 3);
+        export(&log, &at("null"), ExportOptions::default()).unwrap();
+        for refused in ["full", "nowhere"] {
+            export(&log, &at(refused), ExportOptions::default()).unwrap_err();
+        }
+        for link in ["link", "null", "full", "nowhere"] {
+            assert!(at(link).symlink_metadata().unwrap().is_symlink(), "{link}");
+        }
     }
 
     /// Exports of one process to one path, at once: each has a file of its own until it is whole.
