@@ -168,7 +168,9 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            if !failure.is_quiet() {
+                eprintln!("error: {failure}");
+            }
             failure.exit_code()
         }
     }

@@ -250,7 +250,16 @@ fn verdict(outcome: &Outcome, chaos: &Chaos, wave: Option<&Path>) -> String {
     );
     if outcome.kind == Kind::Rtl {
         let path = wave.map_or_else(|| PathBuf::from("chaos.fst"), Path::to_owned);
-        let shape = Shape { wave: Some(path.clone()), ..chaos.shape(broken.seed).clone() };
+        #[cfg(feature = "rtl")]
+        let recording = match crate::output::Recording::open(&path, 0) {
+            Ok(recording) => recording,
+            Err(failure) => return format!("{text}  waveform: none was recorded: {failure}\n"),
+        };
+        #[cfg(feature = "rtl")]
+        let written = recording.path().to_owned();
+        #[cfg(not(feature = "rtl"))]
+        let written = path.clone();
+        let shape = Shape { wave: Some(written), ..chaos.shape(broken.seed).clone() };
         let options = Options {
             seed: broken.seed,
             rounds: 1,
@@ -258,7 +267,16 @@ fn verdict(outcome: &Outcome, chaos: &Chaos, wave: Option<&Path>) -> String {
             descriptors: chaos.descriptors,
         };
         text += &match one_seed(outcome.kind, &shape, &options) {
-            Err(again) if again.violation == broken.violation => format!("  waveform: {}\n", path.display()),
+            Err(again) if again.violation == broken.violation => {
+                #[cfg(feature = "rtl")]
+                let finished = recording.finish();
+                #[cfg(not(feature = "rtl"))]
+                let finished = Ok::<(), Failure>(());
+                match finished {
+                    Ok(()) => format!("  waveform: {}\n", path.display()),
+                    Err(failure) => format!("  waveform: none was recorded: {failure}\n"),
+                }
+            }
             _ => "  it could not be repeated for a waveform\n".to_owned(),
         };
     }

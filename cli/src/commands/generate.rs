@@ -288,7 +288,8 @@ fn report(prompt: usize, prefilled: Duration, given: usize, decoded: Duration) {
 /// A reader that went away ends the answer.
 fn say(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::input(format!("cannot write to standard output: {error}")))
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::reader_gone(),
+        _ => Failure::input(format!("cannot write to standard output: {error}")),
+    })
 }

@@ -86,5 +86,10 @@ fn import(source: &Path, output: &Path) -> Result<(), Failure> {
         Failure::input(format!("{}: the image cannot be read: {error}", source.display()))
     })?;
     file.write(&bytes)?;
-    output::print(&format!("{}: {} bytes of {}\n", output.display(), bytes.len(), image.about.name))
+    output::print(&format!(
+        "{}: {} bytes of {}\n",
+        output.display(),
+        bytes.len(),
+        output::plain(&image.about.name)
+    ))
 }

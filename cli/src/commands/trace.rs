@@ -133,7 +133,7 @@ fn info(file: Option<&Path>, json: bool) -> Result<(), Failure> {
     };
     output::print(&format!(
         "format    {format}\nsource    {}\nrequests  {} over {:.1} s\n{}{}prefixes  {shared}\n",
-        trace.source,
+        output::plain(&trace.source),
         summary.requests,
         summary.span_ms as f64 / 1000.0,
         lengths("prompts", &summary.prompt),

@@ -225,15 +225,6 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
     Ok(verified)
 }
 
-/// With what would begin another line, or steer the terminal, as an escape.
-fn on_one_line(text: &str) -> String {
-    let shown = |letter: char| match letter.is_control() {
-        true => letter.escape_default().to_string(),
-        false => letter.to_string(),
-    };
-    text.chars().map(shown).collect()
-}
-
 /// Reads no further than it shows; so it tells of damage up to there.
 fn show(directory: &Path, limit: usize, tokens: usize, model: Option<&str>) -> Result<Verified, Failure> {
     use doorbell_runtime::trajectory::log::Piece;
@@ -275,7 +266,7 @@ fn show(directory: &Path, limit: usize, tokens: usize, model: Option<&str>) -> R
                 let head = &trajectory.tokens[..tokens.min(trajectory.tokens.len())];
                 let mut head = match &text {
                     None => head.iter().map(u32::to_string).collect::<Vec<_>>().join(" "),
-                    Some(text) => on_one_line(&text.decode(head).map_err(Failure::input)?),
+                    Some(text) => output::plain(&text.decode(head).map_err(Failure::input)?),
                 };
                 if trajectory.tokens.len() > tokens {
                     head += " …";

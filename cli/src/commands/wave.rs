@@ -39,7 +39,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 
     use super::cosim::{Run, named, title};
     use crate::failure::DIFFERENT;
-    use crate::output::{self, Output};
+    use crate::output::{self, Output, Recording};
 
     let png = args.png.as_deref().map(|png| Output::open("picture", png)).transpose()?;
     let out = match (&args.out, &args.png) {
@@ -60,19 +60,26 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let workers = *workers;
     let case = case.clone();
     let case = named(&case)?;
-    let file = Output::open("waveform", &out)?;
+    let recording = Recording::open(&out, 0)?;
     let Run { outcome, cycles } =
-        Run::of(case, workers, None, Some(Wave { path: out.clone(), window: None }))?;
-    file.keep();
-    draw(include_str!("../../../tb/wave/descriptor.gtkw"), &out, png, &args)?;
+        Run::of(case, workers, None, Some(Wave { path: recording.path().to_owned(), window: None }))?;
+    // How the case went is told whatever becomes of its waveform and picture.
+    let recorded = recording
+        .finish()
+        .and_then(|()| draw(include_str!("../../../tb/wave/descriptor.gtkw"), &out, png, &args));
     let (out, name) = (out.display(), title(case));
     match outcome {
         Ok(()) => {
+            recorded?;
             output::print(&format!("{out}: {cycles} cycles of case '{name}'\n"))?;
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
-            eprintln!("error: case '{name}' failed: {error}\n{out} shows it up to the failure");
+            eprintln!("error: case '{name}' failed: {error}");
+            match recorded {
+                Ok(()) => eprintln!("{out} shows it up to the failure"),
+                Err(failure) => eprintln!("error: {failure}"),
+            }
             Ok(ExitCode::from(DIFFERENT))
         }
     }
@@ -118,7 +125,7 @@ mod token {
     use doorbell_verify::replay::{ReplayOptions, ReplayPlan, replay};
 
     use crate::failure::Failure;
-    use crate::output::{self, Output};
+    use crate::output::{self, Recording};
 
     /// Cycles ahead of the step, in which its sequence is read and held to its check, and behind it, in which its token and its
     /// completion are written.
@@ -142,7 +149,7 @@ mod token {
         let plan = ReplayPlan::with_language(&trace, ReplayOptions::default(), language);
         let plan = plan.map_err(Failure::input)?;
         let settings = Settings { queue: plan.queue_config(), ..Settings::default() };
-        let file = Output::open("waveform", out)?;
+        drop(Recording::open(out, 0)?);
 
         let mut driver = rtl::open(&settings, None)?;
         let step = Arc::new(Mutex::new(Step::default()));
@@ -168,7 +175,8 @@ mod token {
         };
 
         let window = begun.cycle.saturating_sub(AHEAD)..ended.cycle + BEHIND;
-        let wave = Wave { path: out.to_owned(), window: Some(window.clone()) };
+        let recording = Recording::open(out, window.end - window.start)?;
+        let wave = Wave { path: recording.path().to_owned(), window: Some(window.clone()) };
         let mut driver = rtl::open(&settings, Some(wave))?;
         if let Some(failure) = replay(&plan, &mut driver, &mut |_| ControlFlow::Continue(())).failure {
             return Err(Failure::failed(failure));
@@ -178,7 +186,7 @@ mod token {
         let behind = window.end.saturating_sub(driver.platform().cycles());
         driver.platform_mut().run(behind).map_err(DeviceError::from)?;
         drop(driver);
-        file.keep();
+        recording.finish()?;
         output::print(&told(model, out, &window, &begun, &step.words, &ended))?;
         Ok(ExitCode::SUCCESS)
     }

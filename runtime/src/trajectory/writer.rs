@@ -241,7 +241,11 @@ impl<V: Volume> Writer<V> {
             let next = self.to_store.pop().ok();
             if let Some(finished) = &next {
                 idle.reset();
-                self.append(finished)?;
+                if let Err(error) = self.append(finished) {
+                    // What came before it is whole, and is stored.
+                    self.log.commit()?;
+                    return Err(error);
+                }
                 begun.get_or_insert_with(Instant::now);
             }
             // With as many waiting as can be on their way, there is none to wait for.

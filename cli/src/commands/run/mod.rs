@@ -329,11 +329,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let device_counters = ends.device.counters();
     let events = collector.map(|collector| collector.finish());
     metrics.end();
-    if let (Some((_, Err(error))), Ok(())) = (&events, &result) {
-        return Err(Failure::input(format!("the trace for Perfetto could not be written: {error}")));
-    }
     // Why the writer failed is known only now.
     let mut reasons: Vec<String> = refused.into_iter().collect();
+    let unwritten = match &events {
+        Some((_, Err(error))) => Some(format!("the trace for Perfetto could not be written: {error}")),
+        _ => None,
+    };
     if let Err(error) = &mut result {
         reasons.push(error.to_string());
     }
@@ -372,16 +373,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         verdict,
         reasons: &reasons,
     };
-    let to_stderr = matches!(json, Some(Sink::Standard));
-    if let Some(json) = json {
-        json.write(&report.json())?;
-    }
-    if to_stderr {
-        eprint!("{}", report.text())
-    } else {
-        output::print(&report.text())?
-    }
-    Ok(ExitCode::from(if report.succeeded() { 0 } else { DIFFERENT }))
+    let mut failures: Vec<Failure> = unwritten.map(Failure::input).into_iter().collect();
+    failures.extend(output::report(&report.text(), json.map(|json| (json, report.json()))));
+    failures.iter().for_each(|failure| eprintln!("error: {failure}"));
+    // How the run went matters more than where it could not be written.
+    Ok(match failures.first() {
+        _ if !report.succeeded() => ExitCode::from(DIFFERENT),
+        Some(failure) => failure.exit_code(),
+        None => ExitCode::SUCCESS,
+    })
 }
 
 /// The hot thread. With `warm_up`, it is watched once that many rollouts have ended.
