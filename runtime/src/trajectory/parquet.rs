@@ -74,14 +74,13 @@ pub enum ExportError {
 /// `Log`, `Io` or `Parquet`; then, if it is a regular file, `path` is as it was.
 pub fn export(directory: &Path, path: &Path, options: ExportOptions) -> Result<Verified, ExportError> {
     let reader = Reader::open(directory)?;
-    let runs = runs(directory)?;
     let io = |source| ExportError::Io { path: path.to_owned(), source };
     // A link is followed; a device or a pipe is written through, as renaming would replace it.
     let target = match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => fs::canonicalize(path).map_err(io)?,
         Ok(_) => {
             let file = File::options().write(true).open(path).map_err(io)?;
-            return write(reader, &runs, &file, path, options);
+            return write(reader, directory, &file, path, options);
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::symlink_metadata(path) {
             Ok(_) => {
@@ -109,7 +108,7 @@ pub fn export(directory: &Path, path: &Path, options: ExportOptions) -> Result<V
     scratch.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     // Goes away unless it is renamed.
     let scratch = scratch.tempfile_in(parent).map_err(|error| io(bare(error)))?;
-    let verified = write(reader, &runs, scratch.as_file(), path, options)?;
+    let verified = write(reader, directory, scratch.as_file(), path, options)?;
     scratch.as_file().sync_all().map_err(io)?;
     scratch.persist(path).map_err(|error| io(error.error))?;
     // The name is the only one now; where a directory cannot be synced, the rename still holds for this machine's life.
@@ -126,7 +125,7 @@ fn bare(error: io::Error) -> io::Error {
 /// Writes to `file` what is to be called `path`.
 fn write(
     reader: Reader,
-    runs: &[Run],
+    directory: &Path,
     file: &File,
     path: &Path,
     options: ExportOptions,
@@ -138,17 +137,16 @@ fn write(
     let properties = WriterProperties::builder()
         .set_created_by(concat!("doorbell ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_compression(Compression::SNAPPY)
-        .set_key_value_metadata(Some(vec![KeyValue::new(
-            "doorbell.runs".to_owned(),
-            serde_json::to_string(runs).map_err(|error| io(error.into()))?,
-        )]))
         // Row groups are ended here, by tokens.
         .set_max_row_group_row_count(Some(options.row_group_rows.max(1)))
         // Tokens hardly repeat within a page, and their least and greatest tell nothing.
         .set_column_dictionary_enabled(tokens, false)
         .set_column_dictionary_enabled(logprobs, false)
         .build();
-    let batch = |rows: &[Trajectory]| batch(rows, runs).map_err(|error| parquet(error.into()));
+    // A run is noted before its first record, so the runs of these records are known now, also while somebody writes.
+    let batch = |rows: &[Trajectory]| -> Result<RecordBatch, ExportError> {
+        batch(rows, &runs(directory)?).map_err(|error| parquet(error.into()))
+    };
     let schema = batch(&[])?.schema();
     let out = file.try_clone().map_err(io)?;
     let mut writer = ArrowWriter::try_new(out, schema, Some(properties)).map_err(parquet)?;
@@ -171,6 +169,8 @@ fn write(
         Ok::<_, ExportError>(())
     })?;
     writer.write(&batch(&rows)?).map_err(parquet)?;
+    let runs = serde_json::to_string(&runs(directory)?).map_err(|error| io(error.into()))?;
+    writer.append_key_value_metadata(KeyValue::new("doorbell.runs".to_owned(), runs));
     writer.close().map_err(parquet)?;
     Ok(verified)
 }
@@ -200,14 +200,20 @@ fn batch(rows: &[Trajectory], runs: &[Run]) -> Result<RecordBatch, ArrowError> {
     let prefixes = || rows.iter().map(Trajectory::prefix);
     let prefix_ids = UInt32Array::from_iter(prefixes().map(|prefix| prefix.map(|(id, _)| id)));
     let prefix_hashes = UInt64Array::from_iter(prefixes().map(|prefix| prefix.map(|(_, hash)| hash)));
-    let run: ArrayRef = Arc::new(UInt32Array::from_iter(rows.iter().map(|row| run_of(runs, row.number))));
+    let run = || rows.iter().map(|row| run_of(runs, row.number));
+    let run_ids = StringArray::from_iter(run().map(|run| run.map(|run| &*run.id)));
+    let run: ArrayRef = Arc::new(UInt32Array::from_iter(run().map(|run| run.map(|run| run.run))));
+    let texts = StringArray::from_iter(rows.iter().map(|row| row.prompt.as_ref()?.text.as_deref()));
     RecordBatch::try_from_iter_with_nullable([
         ("run", run, true),
+        ("run_id", Arc::new(run_ids), true),
         ("number", wide(rows, |row| row.number), false),
         ("rollout", wide(rows, |row| row.finished.rollout.to_bits()), false),
         ("request", wide(rows, |row| row.finished.request), false),
         ("member", narrow(rows, |of| of.member), false),
         ("prompt_tokens", narrow(rows, |of| of.prompt_tokens), false),
+        ("prompt_token_ids", prompts(rows), true),
+        ("prompt_text", Arc::new(texts), true),
         ("answer_tokens", narrow(rows, |of| of.answer_tokens), false),
         ("tokens", Arc::new(tokens.finish()) as ArrayRef, false),
         ("score", Arc::new(scores), false),
@@ -251,6 +257,17 @@ fn group(rows: &[Trajectory], of: fn(GroupScore) -> f64) -> ArrayRef {
     Arc::new(Float64Array::from_iter(rows.iter().map(|row| row.finished.group.map(of))))
 }
 
+/// Tokens of the prompts that were stored.
+fn prompts(rows: &[Trajectory]) -> ArrayRef {
+    let item = Field::new("item", DataType::UInt32, false);
+    let mut lists = ListBuilder::new(UInt32Builder::new()).with_field(item);
+    for row in rows {
+        lists.values().append_slice(row.prompt.as_ref().map_or(&[], |prompt| &prompt.tokens));
+        lists.append(row.prompt.is_some());
+    }
+    Arc::new(lists.finish())
+}
+
 fn logprobs(rows: &[Trajectory]) -> ArrayRef {
     let item = Field::new("item", DataType::Float32, false);
     let mut lists = ListBuilder::new(Float32Builder::new()).with_field(item);
@@ -274,8 +291,8 @@ mod tests {
 
     use super::*;
     use crate::rollout::RolloutId;
-    use crate::trajectory::Outcome;
     use crate::trajectory::log::{Log, LogOptions};
+    use crate::trajectory::{Outcome, Prompt};
 
     fn trajectory(number: u64) -> Trajectory {
         let k = number as u32;
@@ -303,7 +320,11 @@ mod tests {
         };
         let span = |place| Span { version: (k + place) as u16, first: place * 3 };
         let logprobs = finished.has_logprobs.then(|| tokens.iter().map(|&t| -((t >> 12) as f32)).collect());
-        Trajectory { number, finished, tokens, spans: (0..k % 4).map(span).collect(), logprobs }
+        let prompt = (k % 4 == 1).then(|| Prompt {
+            tokens: (0..3 * k).collect(),
+            text: (k % 8 == 1).then(|| format!("prompt {k}")),
+        });
+        Trajectory { number, finished, tokens, spans: (0..k % 4).map(span).collect(), logprobs, prompt }
     }
 
     fn write_log(directory: &Path, count: u64) {
@@ -385,7 +406,14 @@ mod tests {
                 };
                 let tokens = column("tokens").as_list::<i32>().value(row);
                 let tokens = tokens.as_primitive::<UInt32Type>().values().to_vec();
-                let trajectory = Trajectory { number: number.value(row), finished, tokens, spans, logprobs };
+                let (ids, texts) = (column("prompt_token_ids"), column("prompt_text"));
+                let (ids, texts) = (ids.as_list::<i32>(), texts.as_string::<i32>());
+                let prompt = ids.is_valid(row).then(|| Prompt {
+                    tokens: ids.value(row).as_primitive::<UInt32Type>().values().to_vec(),
+                    text: texts.is_valid(row).then(|| texts.value(row).to_owned()),
+                });
+                let number = number.value(row);
+                let trajectory = Trajectory { number, finished, tokens, spans, logprobs, prompt };
                 let score = column("score").as_primitive::<Float64Type>().value(row);
                 assert_eq!(score, trajectory.score());
                 rows.push(trajectory);

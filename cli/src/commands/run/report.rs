@@ -13,6 +13,7 @@ use doorbell_runtime::metrics::{CounterValues, ThreadTime};
 use doorbell_runtime::pipeline::Lost;
 use doorbell_runtime::reward::{JudgeFault, Shutdown};
 use doorbell_runtime::trajectory::Stored;
+use doorbell_runtime::trajectory::log::Run;
 use doorbell_trace::{Format, Trace};
 use serde_json::json;
 
@@ -47,6 +48,8 @@ pub struct Report<'a> {
     /// How often a rollout gave its blocks back at a checkpoint.
     pub preempted: u64,
     pub stored: Option<Stored>,
+    /// What the log has noted of the run.
+    pub run: Option<Run>,
     pub first_error: Option<HwCompletion>,
     /// What the guard saw, if it was asked for.
     pub facts: Option<&'a Result<Facts, String>>,
@@ -295,10 +298,13 @@ impl Report<'_> {
         match &self.args.store {
             None => format!("trajectories: {}, not stored (--store DIR keeps them)", stored.trajectories),
             Some(directory) => format!(
-                "trajectories: {} with {} tokens stored in {}, in {} groups",
+                "trajectories: {} with {} tokens stored in {}{}, in {} writes",
                 stored.trajectories,
                 stored.tokens,
                 directory.display(),
+                self.run
+                    .as_ref()
+                    .map_or_else(String::new, |run| format!(" as run {} (seed {})", run.run, run.seed)),
                 stored.groups
             ),
         }
@@ -363,6 +369,7 @@ impl Report<'_> {
             },
             "trajectories": self.stored.map(|stored| json!({
                 "stored": stored.trajectories, "tokens": stored.tokens, "directory": self.args.store,
+                "run": self.run.as_ref().map(|run| run.run), "run_id": self.run.as_ref().map(|run| &run.id),
             })),
             "strict": facts,
         });
@@ -384,7 +391,7 @@ fn percent(part: f64) -> String {
 }
 
 /// Three digits or more and a unit.
-fn thousands(rate: f64) -> String {
+pub fn thousands(rate: f64) -> String {
     match rate {
         rate if rate >= 1e6 => format!("{:.2} M", rate / 1e6),
         rate if rate >= 1e3 => format!("{:.1} k", rate / 1e3),

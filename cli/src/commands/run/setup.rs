@@ -18,11 +18,12 @@ use doorbell_runtime::pipeline::{
 use doorbell_runtime::reward::{
     AnswerMemory, DigestJudge, Judge, Pool, PoolOptions, Prompts, RangeJudge, RuleJudge, Rules, SlowJudge,
 };
-use doorbell_runtime::trajectory::log::{Log, LogOptions, Sync};
+use doorbell_runtime::trajectory::log::{Log, LogOptions, Run, Sync};
 use doorbell_runtime::trajectory::{RolloutMemory, Spans, WriterHandle, WriterOptions};
 use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 
 use super::super::GpuList;
+use super::identity;
 use super::inject::Faulty;
 use super::language::{self, Checked, Models, Publishing, Verdict};
 use super::reward::{self, Who};
@@ -56,6 +57,8 @@ pub struct Built {
     pub publishing: Option<Publishing>,
     /// What the oracle says of the trajectories, if it is asked.
     pub verdict: Option<Arc<Mutex<Verdict>>>,
+    /// What the log has noted of the run.
+    pub run: Option<Run>,
 }
 
 /// Opens and allocates everything.
@@ -106,11 +109,12 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
     };
 
     let spans = Spans::new(slots, longest_spans(args, longest));
+    let mut run = None;
     let trajectories: Box<dyn TrajectoryStage> = match &args.store {
         None => Box::new(Discard::new(slots)),
         Some(directory) => {
             let sync = if args.no_sync { Sync::Never } else { Sync::EveryGroup };
-            let (log, recovery) =
+            let (mut log, recovery) =
                 Log::open(directory, LogOptions { sync, ..LogOptions::default() }).map_err(Failure::input)?;
             if let Some(torn) = &recovery.torn {
                 eprintln!(
@@ -122,6 +126,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
             for damage in &recovery.damage {
                 eprintln!("{damage}");
             }
+            run = Some(identity::note(args, &mut log, directory, device.name())?);
             let options = WriterOptions {
                 capacity: (slots as usize).next_power_of_two().max(2),
                 longest: longest as usize,
@@ -131,7 +136,8 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
                 logprobs: device.logp_regions(),
                 spans: spans.clone(),
             };
-            Box::new(WriterHandle::start(log, memory, options).map_err(Failure::input)?)
+            let prompts = models.as_ref().map(Models::stored_prompts);
+            Box::new(WriterHandle::start_with_prompts(log, memory, options, prompts).map_err(Failure::input)?)
         }
     };
 
@@ -182,7 +188,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
         metrics: metrics.clone(),
     };
     let pipeline = Pipeline::new(options, parts).map_err(Failure::input)?;
-    Ok(Built { pipeline, metrics, collector, device: name, capacity, publishing, verdict })
+    Ok(Built { pipeline, metrics, collector, device: name, capacity, publishing, verdict, run })
 }
 
 /// Versions that one rollout may see: each gives it a token at least.
@@ -276,15 +282,21 @@ fn threshold(args: &Args) -> i32 {
     (args.reward_threshold * 65_536.0).round() as i32
 }
 
+/// What is wrong with the rules, with the name of their file.
+fn of_rules(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    let (name, told) = (path.display().to_string(), error.to_string());
+    Failure::input(if told.contains(&name) { told } else { format!("--rules {name}: {told}") })
+}
+
 /// Makes judges, given their numbers.
 fn judge(
     args: &Args,
     models: Option<&Models>,
 ) -> Result<impl FnMut(usize) -> Box<dyn Judge> + Send + use<>, Failure> {
     let rules = args.rules.as_ref().map(|path| {
-        let rules = Rules::read(path).map_err(Failure::input)?;
+        let rules = Rules::read(path).map_err(|error| of_rules(path, &error))?;
         let texts = models.filter(|_| rules.reads_text()).map(Models::texts).transpose()?;
-        RuleJudge::new(rules, texts).map_err(Failure::input)
+        RuleJudge::new(rules, texts).map_err(|error| of_rules(path, &error))
     });
     let rules = rules.transpose()?;
     let threshold = threshold(args);

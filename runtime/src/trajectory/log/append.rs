@@ -8,7 +8,7 @@ use super::frame::{FILE_HEAD, MAX_TOKENS, RECORD_HEAD, file_head, seal};
 use super::read::{Damage, Piece, Scan, Torn};
 use super::volume::{Append, Disk, Volume};
 use super::{LogError, LogOptions, Run, Sync, file_name, files, runs};
-use crate::trajectory::record::{self, Body, Finished};
+use crate::trajectory::record::{self, Body, Finished, PromptBody};
 
 /// A log that is being written: the only writer of its directory.
 #[derive(Debug)]
@@ -139,6 +139,14 @@ impl<V: Volume> Log<V> {
         let logprobs = if finished.has_logprobs { tokens } else { 0 };
         let (spans, most) = (body.spans.len(), record::SPANS_MAX);
         if body.logprobs.len() != logprobs || spans != finished.spans as usize || spans > most {
+            return Err(LogError::Parts { rollout, spans, logprobs: body.logprobs.len() });
+        }
+        let fits = body.prompt.is_none_or(|PromptBody { tokens, text }| {
+            tokens.len() == finished.prompt_tokens as usize
+                && tokens.len() <= MAX_TOKENS
+                && text.is_none_or(|text| text.len() <= record::TEXT_MAX)
+        });
+        if !fits {
             return Err(LogError::Parts { rollout, spans, logprobs: body.logprobs.len() });
         }
         self.require_alive()?;

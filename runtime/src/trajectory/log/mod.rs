@@ -116,7 +116,7 @@ pub enum LogError {
     /// A record whose parts are not those that it announces.
     #[error(
         "the record of rollout {rollout} has {spans} spans and {logprobs} log-probabilities, and announces others; or there are \
-         more than 2^24 - 1 spans"
+         more than 2^24 - 1 spans, or its prompt is not as long as announced, or has over 2^28 tokens or bytes of text"
     )]
     Parts {
         /// The rollout.

@@ -1,6 +1,8 @@
 //! Which runs wrote a log: a line of JSON for each, in the file `runs.jsonl` beside the log's files.
 
+use std::collections::hash_map::RandomState;
 use std::fs::{self, File};
+use std::hash::BuildHasher;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
@@ -16,6 +18,8 @@ const FILE: &str = "runs.jsonl";
 pub struct Run {
     /// Number of the run in this log, from 1.
     pub run: u32,
+    /// Names the run among those of all logs: 16 hexadecimal digits, drawn.
+    pub id: String,
     /// Number of its first record. Its records end where those of the next run begin.
     pub first: u64,
     /// When it began, in milliseconds since 1970.
@@ -50,14 +54,16 @@ pub fn runs(directory: &Path) -> Result<Vec<Run>, LogError> {
 }
 
 /// The run that wrote record `number`.
-pub fn run_of(runs: &[Run], number: u64) -> Option<u32> {
-    runs.iter().rev().find(|run| run.first <= number).map(|run| run.run)
+pub fn run_of(runs: &[Run], number: u64) -> Option<&Run> {
+    runs.iter().rev().find(|run| run.first <= number)
 }
 
 /// Notes a run, which gets the next number.
 pub(super) fn note(directory: &Path, run: Run) -> Result<Run, LogError> {
     let last = runs(directory)?.iter().map(|run| run.run).max().unwrap_or(0);
-    let run = Run { run: last.saturating_add(1), ..run };
+    // The keys of a hasher are drawn by the system.
+    let id = format!("{:016x}", RandomState::new().hash_one((std::process::id(), run.started_ms)));
+    let run = Run { run: last.saturating_add(1), id, ..run };
     let path = directory.join(FILE);
     let io = |source| LogError::io("write", &path)(source);
     let mut file = File::options().read(true).append(true).create(true).open(&path).map_err(io)?;

@@ -48,6 +48,7 @@ fn trajectory(number: u64, tokens: usize) -> Trajectory {
         tokens: (0..tokens as u32).map(|k| k.wrapping_mul(0x9E37_79B9) ^ word).collect(),
         spans: vec![],
         logprobs: None,
+        prompt: None,
     }
 }
 
@@ -189,21 +190,21 @@ fn another_version_is_told_and_left_alone() {
     let directory = tempdir().unwrap();
     let files = written(directory.path(), 2, small());
     let mut bytes = fs::read(&files[0]).unwrap();
-    bytes[8] = 4;
+    bytes[8] = 5;
     let check = crc32c::crc32c(&bytes[..28]);
     bytes[28..32].copy_from_slice(&check.to_le_bytes());
     fs::write(&files[0], &bytes).unwrap();
     let error = Log::open(directory.path(), small()).unwrap_err();
-    assert!(matches!(error, LogError::Version { found: 4, .. }), "{error}");
+    assert!(matches!(error, LogError::Version { found: 5, .. }), "{error}");
     let mut reader = Reader::open(directory.path()).unwrap();
-    assert!(matches!(reader.next(), Some(Err(LogError::Version { found: 4, .. }))));
+    assert!(matches!(reader.next(), Some(Err(LogError::Version { found: 5, .. }))));
     assert!(reader.next().is_none());
     assert_eq!(fs::read(&files[0]).unwrap(), bytes);
 }
 
 /// Files of older versions are read, and never written on: what comes later has a file of its own.
 #[rstest]
-fn an_older_version_is_read_and_left_alone(#[values(1, 2)] version: u8) {
+fn an_older_version_is_read_and_left_alone(#[values(1, 2, 3)] version: u8) {
     let directory = tempdir().unwrap();
     let files = written(directory.path(), 2, small());
     let mut bytes = fs::read(&files[0]).unwrap();
@@ -220,7 +221,7 @@ fn an_older_version_is_read_and_left_alone(#[values(1, 2)] version: u8) {
 /// What an older program left when it was killed before its first record was whole. The next file would have the same name.
 #[rstest]
 fn a_last_file_without_a_record_is_written_on(
-    #[values(1, 2, 3)] version: u8,
+    #[values(1, 2, 3, 4)] version: u8,
     #[values(0, 1)] before: u64,
     #[values(0, 1, 23, 24, 60)] torn: usize,
 ) {
@@ -316,13 +317,17 @@ fn a_record_tells_its_run() {
         let (mut log, recovery) = Log::open(directory.path(), small()).unwrap();
         let noted = log.begin_run(Run { seed: 7, ..Run::default() }).unwrap();
         assert_eq!((noted.run, noted.first, noted.seed), (run, recovery.next, 7));
+        assert!(
+            noted.id.len() == 16
+                && runs(directory.path()).unwrap().iter().filter(|run| run.id == noted.id).count() == 1
+        );
         append(&mut log, recovery.next, 3).unwrap();
         log.commit().unwrap();
         let mut file = fs::File::options().append(true).open(directory.path().join("runs.jsonl")).unwrap();
         file.write_all(b"{\"run\":9").unwrap();
     }
     let runs = runs(directory.path()).unwrap();
-    let told: Vec<_> = (0..5).map(|number| run_of(&runs, number)).collect();
+    let told: Vec<_> = (0..5).map(|number| run_of(&runs, number).map(|run| run.run)).collect();
     assert_eq!(told, [None, None, Some(1), Some(2), Some(3)]);
 }
 
@@ -336,7 +341,8 @@ fn every_byte_of_a_record_is_counted() {
     record.finished.has_logprobs = true;
     record.finished.group = Some(crate::trajectory::GroupScore { mean: 0.5, advantage: 1.0 });
     let spans = [Span { version: 1, first: 0 }];
-    let body = Body { tokens: &record.tokens, spans: &spans, logprobs: &[-1.0, -2.0, -3.0] };
+    let body =
+        Body { tokens: &record.tokens, spans: &spans, logprobs: &[-1.0, -2.0, -3.0], ..Body::default() };
     log.append(&record.finished, &body).unwrap();
     log.commit().unwrap();
     let (_, file) = files(directory.path()).unwrap().pop().unwrap();
