@@ -355,3 +355,11 @@ mod tests {
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 3, "nothing is left over");
     }
 }
+
+#[cfg(test)]
+mod text {
+    #[test]
+    fn plain_text_steers_no_terminal() {
+        assert_eq!(super::plain("a\u{1b}[31mb\nc\u{9b}d\u{7f} é"), "a\\u{1b}[31mb\\nc\\u{9b}d\\u{7f} é");
+    }
+}

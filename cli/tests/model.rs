@@ -404,10 +404,12 @@ fn a_prompt_that_is_too_long_or_empty_is_told() {
 #[test]
 fn a_machine_is_audited() {
     let directory = tempdir().unwrap();
-    let audit = doorbell(directory.path(), "model audit");
+    let bare = doorbell(directory.path(), "model audit");
+    assert!(bare.code == 2 && bare.stderr.contains("<MODEL>"), "{}", bare.stderr);
+    let audit = doorbell(directory.path(), "model audit gemma-3n-e4b --machine pccx-v002");
     assert_eq!((audit.code, audit.stderr.as_str()), (1, ""));
     insta::assert_snapshot!(audit.stdout);
-    let own = doorbell(directory.path(), "model audit tiny --machine doorbell");
+    let own = doorbell(directory.path(), "model audit tiny");
     assert_eq!((own.code, own.stderr.as_str()), (0, ""));
     insta::assert_snapshot!("a_machine_without_claims", own.stdout);
     let json = doorbell(directory.path(), "model audit tiny --machine doorbell --context 1 --json");

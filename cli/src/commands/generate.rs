@@ -221,6 +221,12 @@ impl Session {
         if !ask.logprobs {
             say(&(given.stream.end().map_err(Failure::input)? + "\n"))?;
         }
+        if given.tokens.iter().all(|&token| ask.text.ends(token)) {
+            eprintln!(
+                "the model ended its answer at once, as it takes the prompt for a whole text; give one that it can go on from, as \
+                 \"Once upon a time\", or another --seed"
+            );
+        }
         report(ask.prompt.len(), prefilled, given.tokens.len(), began.elapsed() - prefilled);
         Ok(())
     }

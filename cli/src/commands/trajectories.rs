@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use doorbell_lm::text::Text;
 use doorbell_runtime::reward::Scorer;
-use doorbell_runtime::trajectory::log::{LogError, Reader, Verified};
+use doorbell_runtime::trajectory::log::{LogError, Reader, Run, Verified, runs};
 use doorbell_runtime::trajectory::parquet::{ExportError, ExportOptions, export};
 use doorbell_runtime::trajectory::{Outcome, Trajectory};
 use serde_json::json;
@@ -192,6 +192,7 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
                 .collect::<serde_json::Map<_, _>>(),
             "outcomes": outcomes.into_iter().collect::<serde_json::Map<_, _>>(),
             "damaged": verified.damage.len(), "lost": lost(&verified),
+            "runs": runs(directory).map_err(failure)?,
             "torn_bytes": verified.torn.as_ref().map_or(0, |torn| torn.bytes),
         });
         output::print(&format!("{value:#}\n"))?;
@@ -209,7 +210,7 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
     output::print(&format!(
         "records   {} for {} requests, in {} of {} bytes\nanswers   {} tokens; p50 {p50}, p99 {p99}, longest {longest}\n\
          outcomes  {}\nscore     {score:.4} on average{}\nsegments  {segments:.2} on average\ndamage    {} place{}, {} \
-         record{} lost\n",
+         record{} lost\n{}",
         verified.records,
         sums.requests.len(),
         files(&verified),
@@ -221,6 +222,14 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
         if verified.damage.len() == 1 { "" } else { "s" },
         lost(&verified),
         if lost(&verified) == 1 { "" } else { "s" },
+        runs(directory)
+            .map_err(failure)?
+            .iter()
+            .map(|Run { run, id, first, seed, .. }| format!(
+                "run       {run} ({}), from record {first}, seed {seed}\n",
+                output::plain(id)
+            ))
+            .collect::<String>(),
     ))?;
     Ok(verified)
 }

@@ -27,10 +27,9 @@ const GANGS: [u64; 4] = [1, 2, 4, 8];
 #[derive(clap::Args)]
 pub struct Args {
     /// A name (`doorbell model list`), an image, a GGUF file or a directory of Hugging Face; gemma-3n-e4b is a shape without weights
-    #[arg(default_value = E4B)]
     model: String,
-    /// pccx-v002, doorbell, or a TOML file that describes a machine, as `cli/machines` has them
-    #[arg(long, default_value = MACHINES[0].0)]
+    /// doorbell, pccx-v002, or a TOML file that describes a machine, as `cli/machines` has them
+    #[arg(long, default_value = MACHINES[1].0)]
     machine: String,
     /// Positions up to the token's; by default those that the machine's claims name, or all of the model's
     #[arg(long, value_name = "N")]

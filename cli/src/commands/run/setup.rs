@@ -175,8 +175,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
     };
     let parts = Parts {
         device,
-        // The sq_head of several queue pairs is of none of them.
-        sq_start: (regions.len() == 1).then_some(0),
+        sq_start: Some(0),
         policy: args.policy.build(slots),
         kv,
         rewards,
