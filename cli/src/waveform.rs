@@ -70,7 +70,7 @@ pub fn record_wave(
     };
     let from = from.saturating_sub(MARGIN);
     let window = from..(to + MARGIN).min(from + LONGEST);
-    let recording = Recording::open(path, window.end - window.start)?;
+    let recording = Recording::open(path)?;
     let wave = Wave { path: recording.path().to_owned(), window: Some(window.clone()) };
     // Just enough patience to reach the end of the window: a token of a language model may take long.
     let silent = if in_step.is_some() { window.end } else { LONGEST };

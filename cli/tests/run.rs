@@ -536,3 +536,58 @@ fn what_a_device_consumed_is_seen_on_each_queue(#[values(1, 2, 3)] queues: u32) 
     assert_eq!(count("DESC_POSTED→DESC_CONSUMED"), posted);
     assert_eq!(count("DESC_CONSUMED→COMPLETION_POLLED"), posted);
 }
+
+/// Two outputs into one file would leave half of each.
+#[test]
+fn two_outputs_into_one_file_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("x", directory.path().join("y")).unwrap();
+    let run = doorbell(directory.path(), "run --limit 2 --json x --perfetto y");
+    assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
+    assert!(run.stderr.contains("another output of this command goes to the same file"), "{}", run.stderr);
+    assert!(!directory.path().join("x").exists(), "nothing is left behind");
+}
+
+/// Whatever is wrong with the rules, their file is named.
+#[rstest]
+#[case::missing(None, "cannot read")]
+#[case::not_toml(Some("rule = ["), "TOML")]
+#[case::unknown(Some("rule = [{ name = 'a', check = 'nonsense' }]"), "nonsense")]
+#[case::impossible(Some("rule = [{ name = 'a', check = 'length', min = 3, max = 2 }]"), "3")]
+#[case::of_text(Some("rule = [{ name = 'a', check = 'matches', pattern = 'x' }]"), "text")]
+fn what_is_wrong_with_rules_names_their_file(#[case] rules: Option<&str>, #[case] what: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    if let Some(rules) = rules {
+        std::fs::write(directory.path().join("my.rules"), rules).unwrap();
+    }
+    let run = doorbell(directory.path(), "run --limit 2 --rules my.rules");
+    assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
+    assert!(run.stderr.contains("my.rules") && run.stderr.contains(what), "{}", run.stderr);
+}
+
+/// The times of a device without a clock are ticks, and no key says that they are nanoseconds.
+#[test]
+fn ticks_are_not_called_nanoseconds() {
+    let directory = tempfile::tempdir().unwrap();
+    let (code, json, errors) = run(directory.path(), "--limit 20 --device-times");
+    assert_eq!(code, 0, "{errors}");
+    let device = &json["events"]["device"];
+    assert_eq!(device["unit"], "ticks");
+    assert!(device["spans"][2]["p50"].as_u64() > Some(0) && !device.to_string().contains("_ns"), "{device}");
+    assert!(json["events"]["pairs"][0]["p50_ns"].is_u64());
+}
+
+/// A log of an older program in which nothing was stored has no draws that could be repeated.
+#[test]
+fn an_empty_log_of_an_older_program_takes_no_seed_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    std::fs::create_dir(&log).unwrap();
+    // The head of a file of version 2.
+    let head = b"DBTRAJEC\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x10\x0C\x20\x87";
+    std::fs::write(log.join("00000000000000000000.trajectories"), head).unwrap();
+    for seed in [1, 2] {
+        let (code, json, errors) = run(directory.path(), "--limit 3 --store log");
+        assert_eq!((code, &json["seed"]), (0, &seed.into()), "{errors}");
+    }
+}

@@ -185,7 +185,11 @@ impl<'a> Sweep<'a> {
             .map(|one| format!("{} {} descriptors", one.kind.name(), one.tally.descriptors))
             .collect();
         let (seconds, end) = (self.start.elapsed().as_secs_f64(), self.chaos.end());
-        eprintln!("{} seeds, the last {seed} below {end}, {seconds:.0} s: {}", outcomes.0, sums.join(", "));
+        output::tell(format_args!(
+            "{} seeds, the last {seed} below {end}, {seconds:.0} s: {}",
+            outcomes.0,
+            sums.join(", ")
+        ));
     }
 }
 
@@ -251,7 +255,7 @@ fn verdict(outcome: &Outcome, chaos: &Chaos, wave: Option<&Path>) -> String {
     if outcome.kind == Kind::Rtl {
         let path = wave.map_or_else(|| PathBuf::from("chaos.fst"), Path::to_owned);
         #[cfg(feature = "rtl")]
-        let recording = match crate::output::Recording::open(&path, 0) {
+        let recording = match crate::output::Recording::open(&path) {
             Ok(recording) => recording,
             Err(failure) => return format!("{text}  waveform: none was recorded: {failure}\n"),
         };

@@ -197,7 +197,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
     // Told before the work, if it cannot be written.
     #[cfg(feature = "rtl")]
-    args.wave.as_deref().map(|path| output::Recording::open(path, 0)).transpose()?;
+    args.wave.as_deref().map(output::Recording::open).transpose()?;
+    #[cfg(not(feature = "rtl"))]
+    args.wave.as_deref().map(|path| output::Output::open("waveform", path)).transpose()?;
     let Opened { kinds, settings, mut devices, skipped, held } = open(&args, &plan, &chosen)?;
 
     let bars = Bars::new(&devices, &plan);
@@ -231,7 +233,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         waveform,
     };
     let failures = output::report(&report.text(), json.map(|json| (json, report.json())));
-    failures.iter().for_each(|failure| eprintln!("error: {failure}"));
+    failures.iter().for_each(|failure| output::tell(format_args!("error: {failure}")));
     // What was compared matters more than where it could not be written.
     Ok(match failures.first() {
         _ if !agree || missed => ExitCode::from(DIFFERENT),

@@ -109,16 +109,16 @@ fn files(verified: &Verified) -> String {
 /// What is not whole, to standard error.
 fn tell(verified: &Verified) {
     for damage in &verified.damage {
-        eprintln!("damaged: {damage}");
+        output::tell(format_args!("damaged: {damage}"));
     }
     if let Some(torn) = &verified.torn {
-        eprintln!(
+        output::tell(format_args!(
             "torn: {}: {} bytes from offset {} on are a write that did not come to its end, or is under way; none of it \
              was stored",
             torn.file.display(),
             torn.bytes,
             torn.offset
-        );
+        ));
     }
 }
 
@@ -195,7 +195,7 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
             "runs": runs(directory).map_err(failure)?,
             "torn_bytes": verified.torn.as_ref().map_or(0, |torn| torn.bytes),
         });
-        output::print(&format!("{value:#}\n"))?;
+        output::print_raw(&output::json(&value))?;
         return Ok(verified);
     }
     let outcomes: Vec<String> = Outcome::ALL

@@ -60,7 +60,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let workers = *workers;
     let case = case.clone();
     let case = named(&case)?;
-    let recording = Recording::open(&out, 0)?;
+    let recording = Recording::open(&out)?;
     let Run { outcome, cycles } =
         Run::of(case, workers, None, Some(Wave { path: recording.path().to_owned(), window: None }))?;
     // How the case went is told whatever becomes of its waveform and picture.
@@ -75,10 +75,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
-            eprintln!("error: case '{name}' failed: {error}");
+            output::tell(format_args!("error: case '{name}' failed: {error}"));
             match recorded {
-                Ok(()) => eprintln!("{out} shows it up to the failure"),
-                Err(failure) => eprintln!("error: {failure}"),
+                Ok(()) => output::tell(format_args!("{out} shows it up to the failure")),
+                Err(failure) => output::tell(format_args!("error: {failure}")),
             }
             Ok(ExitCode::from(DIFFERENT))
         }
@@ -99,12 +99,11 @@ fn draw(
     png: Option<crate::output::Output>,
     args: &Args,
 ) -> Result<(), Failure> {
-    let (Some(file), Some(png)) = (png, &args.png) else { return Ok(()) };
+    let Some(file) = png else { return Ok(()) };
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(std::path::Path::new("."));
     let save = doorbell_wave::Save::parse(save, root).map_err(Failure::input)?;
-    doorbell_wave::draw(&save, waveform, png, args.span).map_err(Failure::input)?;
-    file.keep();
-    Ok(())
+    let picture = doorbell_wave::draw(&save, waveform, args.span).map_err(Failure::input)?;
+    file.write(&picture)
 }
 
 /// A token of a language model.
@@ -149,7 +148,7 @@ mod token {
         let plan = ReplayPlan::with_language(&trace, ReplayOptions::default(), language);
         let plan = plan.map_err(Failure::input)?;
         let settings = Settings { queue: plan.queue_config(), ..Settings::default() };
-        drop(Recording::open(out, 0)?);
+        drop(Recording::open(out)?);
 
         let mut driver = rtl::open(&settings, None)?;
         let step = Arc::new(Mutex::new(Step::default()));
@@ -175,7 +174,7 @@ mod token {
         };
 
         let window = begun.cycle.saturating_sub(AHEAD)..ended.cycle + BEHIND;
-        let recording = Recording::open(out, window.end - window.start)?;
+        let recording = Recording::open(out)?;
         let wave = Wave { path: recording.path().to_owned(), window: Some(window.clone()) };
         let mut driver = rtl::open(&settings, Some(wave))?;
         if let Some(failure) = replay(&plan, &mut driver, &mut |_| ControlFlow::Continue(())).failure {

@@ -70,12 +70,16 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             "model": args.model, "machine": machine.name, "context": context, "weights": token.weights,
             "kv_channels_kept": token.kept, "kv_channels_read": token.read, "program_lines": program, "floors": floors, "checks": checks,
         });
-        output::print(&format!("{value:#}\n"))?;
+        output::print_raw(&output::json(&value))?;
         return Ok(code);
     }
     let mut text = format!(
         "{} on {}, {context} positions: {} weights a token, {} channels of keys and values kept for each position, {} read\n",
-        args.model, machine.name, token.weights, token.kept, token.read
+        output::plain(&args.model),
+        output::plain(&machine.name),
+        token.weights,
+        token.kept,
+        token.read
     );
     if let Some(lines) = program {
         text += &format!("its program takes {} bytes on chip for each sequence\n", lines * 64);
@@ -98,7 +102,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     text += &format!("\n{table}\n");
     for (number, check) in (1..).zip(&checks) {
         let verdict = if check.holds { "holds" } else { "does not hold" };
-        text += &format!("\n{number}. {}: {verdict}\n   {}\n", check.claim, check.arithmetic);
+        text += &format!("\n{number}. {}: {verdict}\n   {}\n", output::plain(&check.claim), check.arithmetic);
     }
     if !checks.is_empty() {
         text += &format!("\n{held} of {} claims hold\n", checks.len());

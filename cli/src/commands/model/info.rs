@@ -29,7 +29,7 @@ pub fn run(model: &str, as_json: bool) -> Result<(), Failure> {
             "context": shape.context, "macs_per_token": macs, "macs_of_the_last_matrix": last,
             "gemma": gemma, "chat": !about.chat.is_empty(), "ends": about.ends,
         });
-        return output::print(&format!("{value:#}\n"));
+        return output::print_raw(&output::json(&value));
     }
     let licence =
         if about.licence.is_empty() { "not told".to_owned() } else { output::plain(&about.licence) };

@@ -114,7 +114,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             "perplexity": { "exact": published, "held": held, "change": change },
             "agreement": all.agreement(), "largest_stored": largest, "seconds": began.elapsed().as_secs_f64(), "good": good,
         });
-        output::print(&format!("{value:#}\n"))?;
+        output::print_raw(&output::json(&value))?;
     } else {
         output::print(&format!(
             "{}: {} positions, {} tokens to a sequence, {:.1} s\n\

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use doorbell_runtime::trajectory::log::{Log, Reader, Run, runs};
+use doorbell_runtime::trajectory::log::{Log, Piece, Reader, Run, runs};
 
 use super::Args;
 use crate::failure::Failure;
+use crate::output;
 
 /// The seed that a run has if none is given, and nothing was stored before.
 const SEED: u32 = 1;
@@ -17,7 +18,11 @@ pub fn seed(given: Option<u32>, store: Option<&Path>) -> Result<u32, Failure> {
     let noted = runs(directory).map_err(Failure::input)?;
     // Programs that noted no runs had this seed by default.
     let first = noted.first().map_or(u64::MAX, |run| run.first);
-    let older = first > 0 && Reader::open(directory).is_ok();
+    let mut records = Reader::open(directory).into_iter().flatten().filter_map(|piece| match piece {
+        Ok(Piece::Record(record)) => Some(record.number),
+        _ => None,
+    });
+    let older = first > 0 && records.next().is_some_and(|number| number < first);
     let had = |seed: u32| older && seed == SEED || noted.iter().any(|run| run.seed == u64::from(seed));
     Ok((SEED..=u32::MAX).find(|&seed| !had(seed)).unwrap_or(SEED))
 }
@@ -42,11 +47,11 @@ pub fn note(args: &Args, log: &mut Log, directory: &Path, device: &str) -> Resul
     let run = log.begin_run(run).map_err(Failure::input)?;
     let name = directory.display();
     if let Some(same) = earlier.iter().rev().find(|run| run.seed == seed) {
-        eprintln!(
+        output::tell(format_args!(
             "{name}: run {} had the seed {seed} too: requests that are the same draw the same; leave --seed out, or give another, for other \
              draws",
             same.run
-        );
+        ));
     }
     Ok(run)
 }

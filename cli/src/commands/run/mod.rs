@@ -303,7 +303,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     let server = args.listen.as_deref().map(|address| Server::start(address, metrics.clone())).transpose();
     let server = server.map_err(Failure::input)?;
     if let Some(server) = &server {
-        eprintln!("serving http://{0}/metrics and http://{0}/status.json", server.address());
+        output::tell(format_args!("serving http://{0}/metrics and http://{0}/status.json", server.address()));
     }
 
     let rollouts = trace.requests.len() as f64 * args.repeat as f64 * f64::from(args.group);
@@ -382,7 +382,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     };
     let mut failures: Vec<Failure> = unwritten.map(Failure::input).into_iter().collect();
     failures.extend(output::report(&report.text(), json.map(|json| (json, report.json()))));
-    failures.iter().for_each(|failure| eprintln!("error: {failure}"));
+    failures.iter().for_each(|failure| output::tell(format_args!("error: {failure}")));
     // How the run went matters more than where it could not be written.
     Ok(match failures.first() {
         _ if !report.succeeded() => ExitCode::from(DIFFERENT),
@@ -443,7 +443,7 @@ fn show_progress(trace: &Trace, args: &Args, metrics: &Arc<Metrics>, over: impl 
             bar.set_position(report::ended(&values));
             bar.set_message(format!(
                 "{} tokens/s",
-                report::thousands(values.tokens_generated as f64 / seconds)
+                output::thousands(values.tokens_generated as f64 / seconds)
             ));
         }
     }

@@ -20,7 +20,7 @@ use serde_json::json;
 use super::Args;
 use super::language::Verdict;
 use super::reward::{Model, Who};
-use crate::output::table;
+use crate::output::{self, table, thousands};
 
 /// Everything that is known of a run.
 pub struct Report<'a> {
@@ -199,7 +199,7 @@ impl Report<'_> {
         }
         format!(
             "{}{format}: {} requests{model}{groups} on {}, {policy}, {scored}",
-            self.trace.source,
+            output::plain(&self.trace.source),
             self.trace.requests.len(),
             self.device
         )
@@ -382,19 +382,10 @@ impl Report<'_> {
                 json!({ "checked": checked, "different": different, "first": first })
             }));
         }
-        serde_json::to_string_pretty(&value).unwrap_or_default() + "\n"
+        output::json(&value)
     }
 }
 
 fn percent(part: f64) -> String {
     format!("{:.1} %", 100.0 * part)
-}
-
-/// Three digits or more and a unit.
-pub fn thousands(rate: f64) -> String {
-    match rate {
-        rate if rate >= 1e6 => format!("{:.2} M", rate / 1e6),
-        rate if rate >= 1e3 => format!("{:.1} k", rate / 1e3),
-        rate => format!("{rate:.1}"),
-    }
 }

@@ -1,6 +1,5 @@
 //! From the command line to a pipeline with all that it works with.
 
-use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -29,7 +28,7 @@ use super::language::{self, Checked, Models, Publishing, Verdict};
 use super::reward::{self, Who};
 use super::{Args, Wait};
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{self, Output};
 use doorbell_devices::{Gpus, Kind, Memory, Opened, Settings};
 
 /// Slots of a function's event ring, of which three quarters are for what the device tells of descriptors.
@@ -117,14 +116,14 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
             let (mut log, recovery) =
                 Log::open(directory, LogOptions { sync, ..LogOptions::default() }).map_err(Failure::input)?;
             if let Some(torn) = &recovery.torn {
-                eprintln!(
+                output::tell(format_args!(
                     "{}: {} bytes of a write that had not come to its end were cut off",
                     torn.file.display(),
                     torn.bytes
-                );
+                ));
             }
             for damage in &recovery.damage {
-                eprintln!("{damage}");
+                output::tell(format_args!("{damage}"));
             }
             run = Some(identity::note(args, &mut log, directory, device.name())?);
             let options = WriterOptions {
@@ -372,11 +371,9 @@ fn blocks(
     })
 }
 
-fn perfetto(path: &Path, collector: &Collector, slots: u32) -> Result<Perfetto<BufWriter<File>>, Failure> {
-    let failed =
-        |error: std::io::Error| Failure::input(format!("cannot write the trace {}: {error}", path.display()));
-    // Told before the run, if it cannot be written.
-    Output::open("the trace for Perfetto", path)?.keep();
-    let file = BufWriter::new(File::create(path).map_err(failed)?);
-    Perfetto::new(file, collector.clock().clone(), slots).map_err(failed)
+/// Told before the run, if it cannot be written.
+fn perfetto(path: &Path, collector: &Collector, slots: u32) -> Result<Perfetto<BufWriter<Output>>, Failure> {
+    let out = Output::open("the trace for Perfetto", path)?.stream()?;
+    Perfetto::new(out, collector.clock().clone(), slots)
+        .map_err(|error| Failure::input(format!("cannot write the trace {}: {error}", path.display())))
 }
