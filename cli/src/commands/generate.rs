@@ -222,7 +222,7 @@ impl Session {
         if !ask.logprobs {
             say(&(given.stream.end().map_err(Failure::input)? + "\n"))?;
         }
-        if given.tokens.iter().all(|&token| ask.text.ends(token)) {
+        if !given.tokens.is_empty() && given.tokens.iter().all(|&token| ask.text.ends(token)) {
             output::tell(
                 "the model ended its answer at once, as it takes the prompt for a whole text; give one that it can go on from, as \
                  \"Once upon a time\", or another --seed",
