@@ -312,7 +312,7 @@ pub fn trace(trace: &Trace) -> Result<Section, BenchError> {
     for workers in counts {
         let usage = Usage::of(workers, &workload)?;
         // What the trace or the port does not allow is no fault of the device.
-        let judged = if usage.limit >= BAR { verdict(usage.producing >= BAR) } else { "above the limit" };
+        let judged = if usage.limit >= BAR { verdict(usage.producing >= BAR) } else { "bar exceeds limit" };
         table.add_row([
             workers.to_string(),
             usage.cycles.to_string(),

@@ -33,6 +33,17 @@ impl Failure {
         Failure { code: 3, message: message.to_string() }
     }
 
+    /// Whoever read standard output has enough of it: the command ends, which is no error.
+    #[cfg(feature = "lm")]
+    pub fn reader_gone() -> Failure {
+        Failure { code: 0, message: String::new() }
+    }
+
+    /// Whether there is nothing to tell.
+    pub fn is_quiet(&self) -> bool {
+        self.code == 0
+    }
+
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }

@@ -3,8 +3,13 @@
 //! Exit codes: 0 all agree, 1 they differ, a device failed or stored data is damaged, 2 bad usage, input or output, 3 a
 //! device that was asked for is not there.
 
+// Text goes through `output`, which lets nothing steer the terminal.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 mod commands;
 mod failure;
+#[cfg(feature = "rtl")]
+mod full_disk;
 #[cfg(not(all(feature = "bench", feature = "cosim", feature = "lm", feature = "runtime")))]
 mod left_out;
 #[cfg(all(feature = "lm", feature = "rtl"))]
@@ -169,7 +174,9 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            if !failure.is_quiet() {
+                output::tell(format_args!("error: {failure}"));
+            }
             failure.exit_code()
         }
     }

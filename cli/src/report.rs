@@ -170,7 +170,7 @@ impl Report<'_> {
     fn heading(&self) -> String {
         let options = self.plan.options();
         let format = self.format.map_or("built in".to_owned(), |format| format.to_string());
-        let mut text = format!("trace: {} ({format})\n", self.trace.source);
+        let mut text = format!("trace: {} ({format})\n", output::plain(&self.trace.source));
         let _ = write!(text, "plan: {} requests, {} rollouts", self.plan.requests(), self.plan.rollouts());
         if self.plan.has_prefills() {
             let _ = write!(text, " in groups of {} behind a PREFILL", options.group);
@@ -213,7 +213,7 @@ impl Report<'_> {
         let mut table = output::table(columns, 1);
         for outcome in self.outcomes {
             let cycles = outcome.cycles.filter(|&cycles| cycles > 0);
-            let per_cycle = cycles.map(|cycles| format!("{:.3}", outcome.tokens as f64 / cycles as f64));
+            let per_cycle = cycles.map(|cycles| per_cycle(outcome.tokens as f64 / cycles as f64));
             table.add_row([
                 outcome.name.clone(),
                 outcome.descriptors.to_string(),
@@ -296,7 +296,7 @@ impl Report<'_> {
                 "fault": fault.fault, "device": fault.device, "found": fault.found,
             })),
         });
-        format!("{value:#}\n")
+        output::json(&value)
     }
 }
 
@@ -313,7 +313,13 @@ fn tokens_per_second(outcome: &Outcome) -> f64 {
 }
 
 fn rate(outcome: &Outcome) -> String {
-    format!("{:.2} M", tokens_per_second(outcome) / 1e6)
+    output::thousands(tokens_per_second(outcome))
+}
+
+/// Three digits, also of a language model's thousandths.
+fn per_cycle(rate: f64) -> String {
+    let zeros = if rate > 0.0 { (-rate.log10()).ceil().clamp(1.0, 12.0) as usize } else { 1 };
+    format!("{rate:.*}", 2 + zeros)
 }
 
 fn device(outcome: &Outcome) -> Value {

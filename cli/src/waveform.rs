@@ -13,7 +13,7 @@ use doorbell_verify::lockstep::Difference;
 use doorbell_verify::replay::{Progress, ReplayFailure, ReplayPlan, replay};
 
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, Recording};
 use crate::report::Recorded;
 
 /// Nanoseconds of a clock cycle.
@@ -70,7 +70,8 @@ pub fn record_wave(
     };
     let from = from.saturating_sub(MARGIN);
     let window = from..(to + MARGIN).min(from + LONGEST);
-    let wave = Wave { path: path.to_owned(), window: Some(window.clone()) };
+    let recording = Recording::open(path)?;
+    let wave = Wave { path: recording.path().to_owned(), window: Some(window.clone()) };
     // Just enough patience to reach the end of the window: a token of a language model may take long.
     let silent = if in_step.is_some() { window.end } else { LONGEST };
     let patience = Some(u32::try_from(2 + silent / SLICE).unwrap_or(u32::MAX));
@@ -84,6 +85,7 @@ pub fn record_wave(
     };
     let workers = driver.platform().built().workers;
     drop(driver);
+    recording.finish()?;
     let of_token = in_step.is_some();
     let save = match path.with_extension("gtkw") {
         same if same == path => path.with_extension("save.gtkw"),

@@ -23,7 +23,7 @@ fn report(arguments: &str, code: i32) -> String {
 fn with_filters(check: impl FnOnce()) {
     let mut settings = insta::Settings::clone_current();
     settings.add_filter(r"\d+\.\d{3} s", "[wall]");
-    settings.add_filter(r"\d+\.\d\d M", "[rate]");
+    settings.add_filter(r"\d+\.\d+ [kM] ", "[rate] ");
     settings.add_filter(r"advances: .*; the oldest", "advances: [driver's view]; the oldest");
     settings.add_filter(r" {2,}", " ");
     settings.add_filter(r"-{3,}", "---");
@@ -134,7 +134,6 @@ fn a_fault_that_is_never_planted_is_told(#[case] arguments: &str) {
 #[case::resident("--resident", 2, "error: resident scoring happens at checkpoints, and there are none")]
 #[case::json_directory("--json .", 2, "error: cannot write JSON .: ")]
 #[case::json_nowhere("--json no/such/file", 2, "error: cannot write JSON no/such/file: ")]
-#[case::json_full("--json /dev/full", 2, "error: cannot write /dev/full: No space left on device")]
 #[case::wave_nowhere("--wave no/such/file", 2, "error: cannot write waveform no/such/file: ")]
 #[case::fault(
     "--inject fire",
@@ -263,4 +262,23 @@ fn devices_are_listed_with_the_reason_for_each_that_is_missing_and_a_gpu_agrees_
             assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
         }
     }
+}
+
+/// A full disk under the JSON is an error, and takes no verdict with it.
+#[rstest]
+#[case::agree("", 2, "identical: ")]
+#[case::differ("--inject token:9", 1, "different: ")]
+fn json_that_cannot_be_written_leaves_the_report(
+    #[case] arguments: &str,
+    #[case] code: i32,
+    #[case] told: &str,
+) {
+    let run = run(&format!("--devices model,model --limit 20 --json /dev/full {arguments}"));
+    assert_eq!(run.code, code, "{}", run.stderr);
+    assert!(
+        run.stderr.starts_with("error: cannot write /dev/full: No space left on device"),
+        "{}",
+        run.stderr
+    );
+    assert!(run.stdout.contains(told), "{}", run.stdout);
 }

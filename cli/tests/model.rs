@@ -220,7 +220,7 @@ fn a_chat_template_cannot_take_the_machine() {
 #[case::no_model("model info bad", "error: bad: not a GGUF file that can be read: ")]
 #[case::no_source(
     "model import nothing -o out",
-    "error: there is no nothing: give a GGUF file or a directory"
+    "error: there is no model nothing: give a path, or one of tiny, micro, micro-gemma, smollm2"
 )]
 #[case::window("model judge micro --window 1", "error: --window is 1; it must be 2 to 1024")]
 #[case::text("model judge micro nothing", "error: cannot read nothing: ")]
@@ -404,10 +404,12 @@ fn a_prompt_that_is_too_long_or_empty_is_told() {
 #[test]
 fn a_machine_is_audited() {
     let directory = tempdir().unwrap();
-    let audit = doorbell(directory.path(), "model audit");
+    let bare = doorbell(directory.path(), "model audit");
+    assert!(bare.code == 2 && bare.stderr.contains("<MODEL>"), "{}", bare.stderr);
+    let audit = doorbell(directory.path(), "model audit gemma-3n-e4b --machine pccx-v002");
     assert_eq!((audit.code, audit.stderr.as_str()), (1, ""));
     insta::assert_snapshot!(audit.stdout);
-    let own = doorbell(directory.path(), "model audit tiny --machine doorbell");
+    let own = doorbell(directory.path(), "model audit tiny");
     assert_eq!((own.code, own.stderr.as_str()), (0, ""));
     insta::assert_snapshot!("a_machine_without_claims", own.stdout);
     let json = doorbell(directory.path(), "model audit tiny --machine doorbell --context 1 --json");
@@ -446,4 +448,49 @@ fn what_cannot_be_audited_is_told(#[case] arguments: &str, #[case] problem: &str
     let run = doorbell(directory.path(), &format!("model audit tiny {arguments}"));
     assert_eq!(run.code, 2, "{}", run.stdout);
     assert!(run.stderr.starts_with(problem), "{}", run.stderr);
+}
+
+/// Whoever reads the answer may have enough of it: `generate … | head -c1`.
+#[rstest]
+fn a_reader_that_goes_away_is_no_error(#[values("", "--logprobs")] more: &str) {
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_doorbell"))
+        .args(["generate", "Once upon a time", "--tokens", "64"])
+        .args(more.split_whitespace())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Before the first token.
+    drop(child.stdout.take());
+    let run = child.wait_with_output().unwrap();
+    let told = String::from_utf8(run.stderr).unwrap();
+    assert_eq!((run.status.code(), told.as_str()), (Some(0), ""));
+}
+
+/// What a model says of itself is shown as text, and the names that others take, `import` takes too.
+#[test]
+fn a_models_own_words_steer_no_terminal() {
+    let directory = tempdir().unwrap();
+    let mut image = doorbell_lm::micro();
+    image.about.name = "mi\u{1b}[31mcro\nsecond\u{9b}2J".into();
+    image.about.licence = "\u{1b}]0;title\u{7}".into();
+    fs::write(directory.path().join("image"), image.to_bytes()).unwrap();
+    let steers = |text: &str| text.contains(|letter: char| letter.is_control() && letter != '\n');
+    for command in ["model info image", "model info image --json", "model audit image", "model program image"]
+    {
+        let run = doorbell(directory.path(), command);
+        assert_eq!((run.code, run.stderr.as_str()), (0, ""), "{command}");
+        assert!(!steers(&run.stdout), "{command}: {:?}", run.stdout);
+    }
+    let info = doorbell(directory.path(), "model info image").stdout;
+    assert!(info.starts_with("name        mi\\u{1b}[31mcro\\nsecond\\u{9b}2J\n"), "{info}");
+    let json = doorbell(directory.path(), "model info image --json").stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (json["name"].as_str(), json["licence"].as_str()),
+        (Some(&*image.about.name), Some(&*image.about.licence))
+    );
+    let import = doorbell(directory.path(), "model import micro -o copy");
+    assert_eq!((import.code, import.stderr.as_str()), (0, ""));
+    assert_eq!(fs::read(directory.path().join("copy")).unwrap(), doorbell_lm::micro().to_bytes());
 }

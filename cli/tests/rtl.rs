@@ -161,3 +161,40 @@ fn bad_rtl_arguments(#[case] arguments: &str, #[case] code: i32, #[case] problem
     assert_eq!(run.code, code, "{}", run.stderr);
     assert!(run.stderr.contains(problem), "{}", run.stderr);
 }
+
+/// A disk that is full under the waveform takes neither the report nor the program with it: sizes from nothing to enough. A limit of the file
+/// size stands for the disk, as that needs no rights: writes fail, and mappings reach behind the end of their files.
+#[test]
+fn a_full_disk_under_a_waveform_leaves_the_report() {
+    let (mut recorded, mut refused) = (0, 0);
+    for blocks in [1, 8, 40, 64, 100, 128, 200, 256, 400, 1 << 20] {
+        let directory = tempdir().unwrap();
+        let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+        let run = std::process::Command::new("sh")
+            .args(["-c", &script, env!("CARGO_BIN_EXE_doorbell"), "compare", "--devices", "model,rtl"])
+            .args(["--limit", "5", "--inject", "token:3:1", "--wave", "x.fst"])
+            .current_dir(directory.path())
+            .output()
+            .unwrap();
+        let (told, errors) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+        assert_eq!(run.status.code(), Some(1), "{blocks}: {:?} {told}{errors}", run.status);
+        assert!(told.contains("different: rtl differs from model"), "{blocks}: {told}");
+        let waveform = directory.path().join("x.fst");
+        if told.contains("waveform: x.fst (cycles ") {
+            let waveform = wellen::simple::read(waveform).unwrap();
+            assert!(!waveform.time_table().is_empty());
+            recorded += 1;
+        } else {
+            assert!(
+                told.contains("waveform: x.fst was not recorded: ") && told.contains("No space left"),
+                "{told}"
+            );
+            assert!(!waveform.exists());
+            refused += 1;
+        }
+        let left = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let left: Vec<_> = left.filter(|name| name != "x.fst" && name != "x.gtkw").collect();
+        assert!(left.is_empty(), "{blocks}: {left:?}");
+    }
+    assert!(recorded > 0 && refused > 2, "{recorded} recorded, {refused} refused");
+}

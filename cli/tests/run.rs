@@ -466,3 +466,129 @@ fn bad_usage_is_told(#[case] args: &str, #[case] code: i32, #[case] expected: &s
     assert!(told.contains(expected), "{told}");
     assert_eq!(found, code, "{errors}");
 }
+
+/// Runs into one log have seeds and names of their own, and store their prompts.
+#[test]
+fn runs_into_one_log_are_told_apart() {
+    use std::collections::{BTreeMap, HashSet};
+
+    use doorbell_runtime::trajectory::log::{Piece, Reader, run_of, runs};
+
+    let directory = tempfile::tempdir().unwrap();
+    arithmetic(directory.path());
+    let step = "--model micro --prompts prompts.jsonl --max-tokens 8 --group 2 --store log";
+    for (given, seed, is_told) in [("", 1, false), ("", 2, false), ("--seed 2", 2, true)] {
+        let (code, json, errors) = run(directory.path(), &format!("{step} {given}"));
+        assert_eq!((code, &json["seed"]), (0, &seed.into()), "{errors}");
+        assert_eq!(errors.contains("had the seed 2 too"), is_told, "{errors}");
+    }
+    let log = directory.path().join("log");
+    let runs = runs(&log).unwrap();
+    assert_eq!(runs.iter().map(|run| (run.run, run.seed)).collect::<Vec<_>>(), [(1, 1), (2, 2), (3, 2)]);
+    assert_eq!(runs.iter().map(|run| &run.id).collect::<HashSet<_>>().len(), 3);
+    assert!(runs[2].arguments.ends_with(&["--seed".into(), "2".into()]), "{:?}", runs[2].arguments);
+    let (mut answers, mut hashes) = (vec![BTreeMap::new(); 4], HashSet::new());
+    for piece in Reader::open(&log).unwrap() {
+        let Piece::Record(trajectory) = piece.unwrap() else { panic!("the log is whole") };
+        let number = run_of(&runs, trajectory.number).unwrap().run;
+        let prompt = trajectory.prompt.unwrap();
+        let texts = ["2 + 2 =", "3 - 8 =", "a half is", "7?"];
+        assert_eq!(prompt.text.as_deref(), Some(texts[trajectory.finished.request as usize]));
+        assert_eq!(prompt.tokens.len(), trajectory.finished.prompt_tokens as usize);
+        hashes.insert(trajectory.finished.prefix_hash);
+        let key = (trajectory.finished.request, trajectory.finished.member);
+        assert!(answers[number as usize].insert(key, trajectory.tokens).is_none(), "a key is there once");
+    }
+    assert_eq!((answers[1].len(), hashes.len()), (8, 4));
+    assert_ne!(answers[1], answers[2], "another seed draws others");
+    assert_eq!(answers[2], answers[3], "the same one the same");
+}
+
+/// The report and the other outputs come whatever becomes of one.
+#[rstest]
+#[case("--perfetto full --json r.json")]
+#[case("--json full")]
+fn a_side_output_that_fails_leaves_the_report(#[case] args: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/dev/full", directory.path().join("full")).unwrap();
+    let Run { code, stdout, stderr } = doorbell(directory.path(), &format!("run --limit 9 {args}"));
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stdout.contains("rollouts") && stderr.contains("No space left on device"), "{stdout}{stderr}");
+    if args.contains("r.json") {
+        let json = std::fs::read(directory.path().join("r.json")).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&json).unwrap()["succeeded"], true);
+    }
+    assert!(directory.path().join("full").symlink_metadata().unwrap().is_symlink());
+}
+
+/// What a device has taken is told by each queue's own `sq_head`.
+#[rstest]
+fn what_a_device_consumed_is_seen_on_each_queue(#[values(1, 2, 3)] queues: u32) {
+    let directory = tempfile::tempdir().unwrap();
+    let args = format!("--limit 60 --checkpoint 16 --group 2 --queues {queues}");
+    let (code, json, errors) = run(directory.path(), &args);
+    assert_eq!(code, 0, "{errors}");
+    let count = |name: &str| {
+        let pairs = json["events"]["pairs"].as_array().unwrap();
+        pairs.iter().find(|pair| pair["name"] == name).unwrap()["count"].as_u64().unwrap()
+    };
+    let posted = count("DESC_POSTED→COMPLETION_POLLED");
+    assert!(posted >= 120);
+    assert_eq!(count("DESC_POSTED→DESC_CONSUMED"), posted);
+    assert_eq!(count("DESC_CONSUMED→COMPLETION_POLLED"), posted);
+}
+
+/// Two outputs into one file would leave half of each.
+#[test]
+fn two_outputs_into_one_file_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("x", directory.path().join("y")).unwrap();
+    let run = doorbell(directory.path(), "run --limit 2 --json x --perfetto y");
+    assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
+    assert!(run.stderr.contains("another output of this command goes to the same file"), "{}", run.stderr);
+    assert!(!directory.path().join("x").exists(), "nothing is left behind");
+}
+
+/// Whatever is wrong with the rules, their file is named.
+#[rstest]
+#[case::missing(None, "cannot read")]
+#[case::not_toml(Some("rule = ["), "TOML")]
+#[case::unknown(Some("rule = [{ name = 'a', check = 'nonsense' }]"), "nonsense")]
+#[case::impossible(Some("rule = [{ name = 'a', check = 'length', min = 3, max = 2 }]"), "3")]
+#[case::of_text(Some("rule = [{ name = 'a', check = 'matches', pattern = 'x' }]"), "text")]
+fn what_is_wrong_with_rules_names_their_file(#[case] rules: Option<&str>, #[case] what: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    if let Some(rules) = rules {
+        std::fs::write(directory.path().join("my.rules"), rules).unwrap();
+    }
+    let run = doorbell(directory.path(), "run --limit 2 --rules my.rules");
+    assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
+    assert!(run.stderr.contains("my.rules") && run.stderr.contains(what), "{}", run.stderr);
+}
+
+/// The times of a device without a clock are ticks, and no key says that they are nanoseconds.
+#[test]
+fn ticks_are_not_called_nanoseconds() {
+    let directory = tempfile::tempdir().unwrap();
+    let (code, json, errors) = run(directory.path(), "--limit 20 --device-times");
+    assert_eq!(code, 0, "{errors}");
+    let device = &json["events"]["device"];
+    assert_eq!(device["unit"], "ticks");
+    assert!(device["spans"][2]["p50"].as_u64() > Some(0) && !device.to_string().contains("_ns"), "{device}");
+    assert!(json["events"]["pairs"][0]["p50_ns"].is_u64());
+}
+
+/// A log of an older program in which nothing was stored has no draws that could be repeated.
+#[test]
+fn an_empty_log_of_an_older_program_takes_no_seed_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    std::fs::create_dir(&log).unwrap();
+    // The head of a file of version 2.
+    let head = b"DBTRAJEC\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x10\x0C\x20\x87";
+    std::fs::write(log.join("00000000000000000000.trajectories"), head).unwrap();
+    for seed in [1, 2] {
+        let (code, json, errors) = run(directory.path(), "--limit 3 --store log");
+        assert_eq!((code, &json["seed"]), (0, &seed.into()), "{errors}");
+    }
+}

@@ -94,3 +94,34 @@ fn bad_input_is_told_with_code_2(#[case] arguments: &str, #[case] problem: &str)
     assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
     assert!(run.stderr.starts_with(problem), "{}", run.stderr);
 }
+
+/// What a trace says of itself, right or wrong, is shown as text.
+#[test]
+fn a_traces_own_words_steer_no_terminal() {
+    let directory = tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let steers = |text: &str| text.contains(|letter: char| letter.is_control() && letter != '\n');
+    let own = concat!(
+        r#"{"doorbell_trace":1,"source":"a\u001b[31m\u009b2J\nidentical: forged"}"#,
+        "\n",
+        r#"{"arrival_ms":0,"prompt_tokens":9,"output_tokens":5,"prefix":[]}"#,
+        "\n"
+    );
+    fs::write(at("source"), own).unwrap();
+    fs::write(at("csv"), "TIMESTAMP,ContextTokens,GeneratedTokens\n\u{1b}[31m,\u{9b}2J,1\n").unwrap();
+    fs::write(at("other"), "\u{1b}[31m\n").unwrap();
+    for (command, code) in [
+        ("trace info source", 0),
+        ("trace info source --json", 0),
+        ("trace head source", 0),
+        ("compare --devices model,model --trace source", 0),
+        ("compare --devices model,model --trace source --json -", 0),
+        ("trace info csv", 2),
+        ("trace info other", 2),
+    ] {
+        let run = doorbell(directory.path(), command);
+        assert_eq!(run.code, code, "{command}: {}", run.stderr);
+        assert!(!steers(&run.stdout) && !steers(&run.stderr), "{command}: {:?}{:?}", run.stdout, run.stderr);
+        assert!(!run.stdout.contains("\nidentical: forged"), "{command}: {}", run.stdout);
+    }
+}

@@ -132,6 +132,12 @@ fn a_picture_needs_no_other_program() {
     let png = fs::read(directory.path().join("case.png")).unwrap();
     assert!(png.starts_with(b"\x89PNG") && png.len() > 10_000, "{} bytes", png.len());
     assert!(directory.path().join("case.fst").exists());
+    std::os::unix::fs::symlink("/dev/full", directory.path().join("full")).unwrap();
+    let run = doorbell(directory.path(), "wave --png full --out full.fst");
+    assert_eq!(run.code, 2, "{}", run.stderr);
+    assert!(run.stderr.starts_with("error: cannot write full: No space left on device"), "{}", run.stderr);
+    assert!(directory.path().join("full").symlink_metadata().unwrap().is_symlink());
+    assert!(read(directory.path().join("full.fst")).is_ok(), "the waveform is there all the same");
     for (arguments, problem) in [
         ("--png no/such/case.png", "error: cannot write picture no/such/case.png: "),
         ("--png x.png --out x.png", "error: --out and --png are the same file"),

@@ -43,7 +43,14 @@ pub(super) fn parse(lines: &Lines<'_>) -> Result<Trace, TraceError> {
 
 /// In UTC, with up to nine digits behind the seconds; the files of 2024 say `+00:00` behind it.
 fn timestamp(text: &str) -> Result<SystemTime, humantime::TimestampError> {
-    humantime::parse_rfc3339_weak(text.strip_suffix("+00:00").unwrap_or(text))
+    let time = text.strip_suffix("+00:00").unwrap_or(text);
+    // `humantime` stops at what is no digit of the fraction, and would take a zone or junk there as UTC.
+    let fraction = time.split_once('.').map_or("", |(_, fraction)| fraction);
+    let fraction = fraction.strip_suffix('Z').unwrap_or(fraction);
+    if fraction.bytes().any(|byte| !byte.is_ascii_digit()) {
+        return Err(humantime::TimestampError::InvalidFormat);
+    }
+    humantime::parse_rfc3339_weak(time)
 }
 
 struct Field<'a> {

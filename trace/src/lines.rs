@@ -20,8 +20,14 @@ impl<'a> Lines<'a> {
                 file: file.into(),
                 line: 1 + good.iter().filter(|&&b| b == b'\n').count(),
                 column: 1 + good.len() - line_start,
-                problem: format!("byte 0x{:02x} is not UTF-8", bytes[good.len()]),
-                expected: "text in UTF-8".into(),
+                problem: match packer(bytes) {
+                    Some((name, _)) => format!("the file is packed by {name}"),
+                    None => format!("byte 0x{:02x} is not UTF-8", bytes[good.len()]),
+                },
+                expected: match packer(bytes) {
+                    Some((_, unpack)) => format!("text; unpack it first, as by `{unpack}`"),
+                    None => "text in UTF-8".into(),
+                },
             }
         })?;
         let mut lines: Vec<&str> =
@@ -83,4 +89,16 @@ impl<'a> Lines<'a> {
     pub(super) fn byte_of_key(&self, index: usize, key: &str) -> usize {
         self.lines[index].find(&format!("\"{key}\"")).unwrap_or(0)
     }
+}
+
+/// What has packed a file, and the command that unpacks it, by the bytes that it begins with.
+fn packer(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+    const PACKERS: [(&[u8], &str, &str); 5] = [
+        (b"\x1F\x8B", "gzip", "gunzip"),
+        (b"\x28\xB5\x2F\xFD", "zstd", "unzstd"),
+        (b"\xFD7zXZ", "xz", "unxz"),
+        (b"BZh", "bzip2", "bunzip2"),
+        (b"PK\x03\x04", "zip", "unzip"),
+    ];
+    PACKERS.iter().find(|(magic, ..)| bytes.starts_with(magic)).map(|&(_, name, unpack)| (name, unpack))
 }

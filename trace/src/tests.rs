@@ -121,6 +121,9 @@ fn malformed_mooncake_line(#[case] line: &str, #[case] column: usize, #[case] pr
 
 #[rstest]
 #[case::time("16 Nov 2023,1,2", 1, "`16 Nov 2023` is not a timestamp")]
+#[case::zone("2023-11-16 18:15:46.5+02:00,1,2", 1, "`2023-11-16 18:15:46.5+02:00` is not a timestamp")]
+#[case::west("2023-11-16 18:15:46.5-07:00,1,2", 1, "`2023-11-16 18:15:46.5-07:00` is not a timestamp")]
+#[case::junk("2023-11-16 18:15:46.5 PST,1,2", 1, "`2023-11-16 18:15:46.5 PST` is not a timestamp")]
 #[case::fields("2023-11-16 18:15:46,1", 22, "2 comma-separated fields instead of 3")]
 #[case::number("2023-11-16 18:15:46,1,x", 23, "`x` is not a u32")]
 #[case::no_output("2023-11-16 18:15:46,1,0", 23, "bad value of `GeneratedTokens`\nexpected at least 1")]
@@ -146,6 +149,24 @@ fn not_utf8_is_placed() {
     bytes[at] = 0xFF;
     let error = Trace::parse("t", &bytes).unwrap_err().to_string();
     assert!(error.starts_with("t:2:5: byte 0xff is not UTF-8"), "{error}");
+}
+
+#[rstest]
+#[case(b"\x1F\x8B\x08\x00\xFF", "gzip", "gunzip")]
+#[case(b"\x28\xB5\x2F\xFD\x24", "zstd", "unzstd")]
+#[case(b"\xFD7zXZ\x00", "xz", "unxz")]
+#[case(b"BZh9\xFF", "bzip2", "bunzip2")]
+#[case(b"PK\x03\x04\xFF", "zip", "unzip")]
+fn a_packed_file_is_told_with_what_unpacks_it(
+    #[case] bytes: &[u8],
+    #[case] name: &str,
+    #[case] unpack: &str,
+) {
+    let error = Trace::parse("t", bytes).unwrap_err().to_string();
+    assert!(
+        error.contains(&format!("packed by {name}")) && error.contains(&format!("`{unpack}`")),
+        "{error}"
+    );
 }
 
 #[rstest]

@@ -32,5 +32,6 @@ fn main() -> ExitCode {
 fn draw(save: &str, waveform: &str, png: &str, span: Option<(u64, u64)>) -> Result<(), String> {
     let text = std::fs::read_to_string(save).map_err(|error| format!("cannot read {save}: {error}"))?;
     let save = Save::parse(&text, Path::new(".")).map_err(|problem| format!("{save}: {problem}"))?;
-    doorbell_wave::draw(&save, Path::new(waveform), Path::new(png), span)
+    let picture = doorbell_wave::draw(&save, Path::new(waveform), span)?;
+    std::fs::write(png, picture).map_err(|error| format!("cannot write {png}: {error}"))
 }

@@ -83,7 +83,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let to_stderr = matches!(json, Some(Sink::Standard));
     let print = |text: &str| {
         if to_stderr {
-            eprint!("{text}");
+            output::tell(text.trim_end_matches('\n'));
             return Ok(());
         }
         output::print(text)
@@ -100,15 +100,19 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let language = held.as_ref().map(Held::language);
     let load = Load { trace: &trace, quick, queues, functions, language };
     // Shown as they come: the whole takes a while.
-    let skipped = doorbell_bench::run(args.what, &load, |key, section| {
+    let ran = doorbell_bench::run(args.what, &load, |key, section| {
         let text = section.to_string();
         figures.insert(key.to_owned(), section.json);
         print(&text)
-    })?;
-    skipped.iter().for_each(|what: &String| eprintln!("skipped: {what}"));
-    if let Some(json) = json {
-        let text = serde_json::to_string_pretty(&Value::Object(figures)).map_err(Failure::input)?;
-        json.write(&format!("{text}\n"))?;
+    });
+    match &ran {
+        Ok(skipped) => skipped.iter().for_each(|what| output::tell(format_args!("skipped: {what}"))),
+        // The figures before it are written all the same.
+        Err(failure) => drop(figures.insert("failed".to_owned(), Value::String(failure.to_string()))),
     }
+    if let Some(json) = json {
+        json.write(&output::json(&Value::Object(figures)))?;
+    }
+    ran?;
     Ok(ExitCode::SUCCESS)
 }

@@ -185,7 +185,11 @@ impl<'a> Sweep<'a> {
             .map(|one| format!("{} {} descriptors", one.kind.name(), one.tally.descriptors))
             .collect();
         let (seconds, end) = (self.start.elapsed().as_secs_f64(), self.chaos.end());
-        eprintln!("{} seeds, the last {seed} below {end}, {seconds:.0} s: {}", outcomes.0, sums.join(", "));
+        output::tell(format_args!(
+            "{} seeds, the last {seed} below {end}, {seconds:.0} s: {}",
+            outcomes.0,
+            sums.join(", ")
+        ));
     }
 }
 
@@ -250,7 +254,16 @@ fn verdict(outcome: &Outcome, chaos: &Chaos, wave: Option<&Path>) -> String {
     );
     if outcome.kind == Kind::Rtl {
         let path = wave.map_or_else(|| PathBuf::from("chaos.fst"), Path::to_owned);
-        let shape = Shape { wave: Some(path.clone()), ..chaos.shape(broken.seed).clone() };
+        #[cfg(feature = "rtl")]
+        let recording = match crate::output::Recording::open(&path) {
+            Ok(recording) => recording,
+            Err(failure) => return format!("{text}  waveform: none was recorded: {failure}\n"),
+        };
+        #[cfg(feature = "rtl")]
+        let written = recording.path().to_owned();
+        #[cfg(not(feature = "rtl"))]
+        let written = path.clone();
+        let shape = Shape { wave: Some(written), ..chaos.shape(broken.seed).clone() };
         let options = Options {
             seed: broken.seed,
             rounds: 1,
@@ -258,7 +271,16 @@ fn verdict(outcome: &Outcome, chaos: &Chaos, wave: Option<&Path>) -> String {
             descriptors: chaos.descriptors,
         };
         text += &match one_seed(outcome.kind, &shape, &options) {
-            Err(again) if again.violation == broken.violation => format!("  waveform: {}\n", path.display()),
+            Err(again) if again.violation == broken.violation => {
+                #[cfg(feature = "rtl")]
+                let finished = recording.finish();
+                #[cfg(not(feature = "rtl"))]
+                let finished = Ok::<(), Failure>(());
+                match finished {
+                    Ok(()) => format!("  waveform: {}\n", path.display()),
+                    Err(failure) => format!("  waveform: none was recorded: {failure}\n"),
+                }
+            }
             _ => "  it could not be repeated for a waveform\n".to_owned(),
         };
     }

@@ -19,7 +19,7 @@ use super::GpuList;
 use super::chaos::{self, Chaos};
 use super::trace;
 use crate::failure::{DIFFERENT, Failure};
-use crate::output::{self, Output, Sink};
+use crate::output::{self, Sink};
 use crate::report::{Fault, Report, Skipped, Waveform};
 
 /// Runs a trace on several devices, the first being the reference, and compares every compared field of every
@@ -195,7 +195,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         chosen.iter().try_for_each(|chosen| crate::models::fits(&language.published, chosen.kind))?;
     }
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
-    let wave = args.wave.as_deref().map(|path| Output::open("waveform", path)).transpose()?;
+    // Told before the work, if it cannot be written.
+    #[cfg(feature = "rtl")]
+    args.wave.as_deref().map(output::Recording::open).transpose()?;
+    #[cfg(not(feature = "rtl"))]
+    args.wave.as_deref().map(|path| output::Output::open("waveform", path)).transpose()?;
     let Opened { kinds, settings, mut devices, skipped, held } = open(&args, &plan, &chosen)?;
 
     let bars = Bars::new(&devices, &plan);
@@ -219,9 +223,6 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let missed = fault.as_ref().is_some_and(|fault| !fault.found);
     let path = args.wave.unwrap_or("divergence.fst".into());
     let waveform = record_wave(&plan, &kinds, &settings, &outcomes, path);
-    if waveform.as_ref().is_some_and(|waveform| waveform.recorded.is_ok()) {
-        wave.into_iter().for_each(Output::keep);
-    }
     let report = Report {
         trace: &trace,
         format,
@@ -231,16 +232,14 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         fault,
         waveform,
     };
-    let to_stderr = matches!(json, Some(Sink::Standard));
-    if let Some(json) = json {
-        json.write(&report.json())?;
-    }
-    if to_stderr {
-        eprint!("{}", report.text());
-    } else {
-        output::print(&report.text())?;
-    }
-    Ok(ExitCode::from(if agree && !missed { 0 } else { DIFFERENT }))
+    let failures = output::report(&report.text(), json.map(|json| (json, report.json())));
+    failures.iter().for_each(|failure| output::tell(format_args!("error: {failure}")));
+    // What was compared matters more than where it could not be written.
+    Ok(match failures.first() {
+        _ if !agree || missed => ExitCode::from(DIFFERENT),
+        Some(failure) => failure.exit_code(),
+        None => ExitCode::SUCCESS,
+    })
 }
 
 /// `--chaos`.

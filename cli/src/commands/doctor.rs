@@ -72,7 +72,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.json {
         let value =
             json!({ "healthy": healthy, "findings": findings.iter().map(object).collect::<Vec<_>>() });
-        output::print(&format!("{value:#}\n"))?;
+        output::print_raw(&output::json(&value))?;
     } else {
         for Finding { about, name, level, found, refused } in &findings {
             let refused = if refused.is_empty() { String::new() } else { format!("\n{:27}{refused}", "") };

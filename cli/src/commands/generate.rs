@@ -1,6 +1,6 @@
 //! `doorbell generate`.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use rayon::ThreadPoolBuilder;
 
 use crate::failure::Failure;
 use crate::models;
+use crate::output;
 
 /// The version that is published.
 const VERSION: u16 = 1;
@@ -221,6 +222,12 @@ impl Session {
         if !ask.logprobs {
             say(&(given.stream.end().map_err(Failure::input)? + "\n"))?;
         }
+        if !given.tokens.is_empty() && given.tokens.iter().all(|&token| ask.text.ends(token)) {
+            output::tell(
+                "the model ended its answer at once, as it takes the prompt for a whole text; give one that it can go on from, as \
+                 \"Once upon a time\", or another --seed",
+            );
+        }
         report(ask.prompt.len(), prefilled, given.tokens.len(), began.elapsed() - prefilled);
         Ok(())
     }
@@ -278,17 +285,20 @@ impl Given<'_> {
 
 fn report(prompt: usize, prefilled: Duration, given: usize, decoded: Duration) {
     let rate = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
-    eprintln!(
+    output::tell(format_args!(
         "prompt: {prompt} tokens, {:.1} a second; answer: {given} tokens, {:.1} a second",
         rate(prompt, prefilled),
         rate(given, decoded)
-    );
+    ));
 }
 
-/// A reader that went away ends the answer.
+/// A reader that went away ends the answer. The text is the model's, so nothing in it steers a terminal.
 fn say(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::input(format!("cannot write to standard output: {error}")))
+    let shown = out.is_terminal().then(|| output::shown(text));
+    let text = shown.as_deref().unwrap_or(text);
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::reader_gone(),
+        _ => Failure::input(format!("cannot write to standard output: {error}")),
+    })
 }

@@ -73,12 +73,6 @@ fn list() -> Result<(), Failure> {
 
 fn import(source: &Path, output: &Path) -> Result<(), Failure> {
     let file = Output::open("image", output)?;
-    if !source.exists() {
-        return Err(Failure::input(format!(
-            "there is no {}: give a GGUF file or a directory",
-            source.display()
-        )));
-    }
     let image = models::published(&source.to_string_lossy())?.1;
     let bytes = image.to_bytes();
     // What no reader accepts is not written.
@@ -86,5 +80,10 @@ fn import(source: &Path, output: &Path) -> Result<(), Failure> {
         Failure::input(format!("{}: the image cannot be read: {error}", source.display()))
     })?;
     file.write(&bytes)?;
-    output::print(&format!("{}: {} bytes of {}\n", output.display(), bytes.len(), image.about.name))
+    output::print(&format!(
+        "{}: {} bytes of {}\n",
+        output.display(),
+        bytes.len(),
+        output::plain(&image.about.name)
+    ))
 }

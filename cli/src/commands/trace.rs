@@ -118,7 +118,7 @@ fn info(file: Option<&Path>, json: bool) -> Result<(), Failure> {
     let format = format.map_or("built in".to_owned(), |format| format.to_string());
     if json {
         let value = json!({ "format": format, "source": trace.source, "summary": summary });
-        return output::print(&format!("{value:#}\n"));
+        return output::print_raw(&output::json(&value));
     }
     let lengths = |name, of: &doorbell_trace::Lengths| {
         format!("{name:<10}{} tokens; p50 {}, p99 {}, longest {}\n", of.total, of.p50, of.p99, of.max)
@@ -133,7 +133,7 @@ fn info(file: Option<&Path>, json: bool) -> Result<(), Failure> {
     };
     output::print(&format!(
         "format    {format}\nsource    {}\nrequests  {} over {:.1} s\n{}{}prefixes  {shared}\n",
-        trace.source,
+        output::plain(&trace.source),
         summary.requests,
         summary.span_ms as f64 / 1000.0,
         lengths("prompts", &summary.prompt),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use doorbell_lm::text::Text;
 use doorbell_runtime::reward::Scorer;
-use doorbell_runtime::trajectory::log::{LogError, Reader, Verified};
+use doorbell_runtime::trajectory::log::{LogError, Reader, Run, Verified, runs};
 use doorbell_runtime::trajectory::parquet::{ExportError, ExportOptions, export};
 use doorbell_runtime::trajectory::{Outcome, Trajectory};
 use serde_json::json;
@@ -109,16 +109,16 @@ fn files(verified: &Verified) -> String {
 /// What is not whole, to standard error.
 fn tell(verified: &Verified) {
     for damage in &verified.damage {
-        eprintln!("damaged: {damage}");
+        output::tell(format_args!("damaged: {damage}"));
     }
     if let Some(torn) = &verified.torn {
-        eprintln!(
+        output::tell(format_args!(
             "torn: {}: {} bytes from offset {} on are a write that did not come to its end, or is under way; none of it \
              was stored",
             torn.file.display(),
             torn.bytes,
             torn.offset
-        );
+        ));
     }
 }
 
@@ -192,9 +192,10 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
                 .collect::<serde_json::Map<_, _>>(),
             "outcomes": outcomes.into_iter().collect::<serde_json::Map<_, _>>(),
             "damaged": verified.damage.len(), "lost": lost(&verified),
+            "runs": runs(directory).map_err(failure)?,
             "torn_bytes": verified.torn.as_ref().map_or(0, |torn| torn.bytes),
         });
-        output::print(&format!("{value:#}\n"))?;
+        output::print_raw(&output::json(&value))?;
         return Ok(verified);
     }
     let outcomes: Vec<String> = Outcome::ALL
@@ -209,7 +210,7 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
     output::print(&format!(
         "records   {} for {} requests, in {} of {} bytes\nanswers   {} tokens; p50 {p50}, p99 {p99}, longest {longest}\n\
          outcomes  {}\nscore     {score:.4} on average{}\nsegments  {segments:.2} on average\ndamage    {} place{}, {} \
-         record{} lost\n",
+         record{} lost\n{}",
         verified.records,
         sums.requests.len(),
         files(&verified),
@@ -221,17 +222,16 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
         if verified.damage.len() == 1 { "" } else { "s" },
         lost(&verified),
         if lost(&verified) == 1 { "" } else { "s" },
+        runs(directory)
+            .map_err(failure)?
+            .iter()
+            .map(|Run { run, id, first, seed, .. }| format!(
+                "run       {run} ({}), from record {first}, seed {seed}\n",
+                output::plain(id)
+            ))
+            .collect::<String>(),
     ))?;
     Ok(verified)
-}
-
-/// With what would begin another line, or steer the terminal, as an escape.
-fn on_one_line(text: &str) -> String {
-    let shown = |letter: char| match letter.is_control() {
-        true => letter.escape_default().to_string(),
-        false => letter.to_string(),
-    };
-    text.chars().map(shown).collect()
 }
 
 /// Reads no further than it shows; so it tells of damage up to there.
@@ -275,7 +275,7 @@ fn show(directory: &Path, limit: usize, tokens: usize, model: Option<&str>) -> R
                 let head = &trajectory.tokens[..tokens.min(trajectory.tokens.len())];
                 let mut head = match &text {
                     None => head.iter().map(u32::to_string).collect::<Vec<_>>().join(" "),
-                    Some(text) => on_one_line(&text.decode(head).map_err(Failure::input)?),
+                    Some(text) => output::plain(&text.decode(head).map_err(Failure::input)?),
                 };
                 if trajectory.tokens.len() > tokens {
                     head += " …";

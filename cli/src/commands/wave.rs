@@ -39,7 +39,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 
     use super::cosim::{Run, named, title};
     use crate::failure::DIFFERENT;
-    use crate::output::{self, Output};
+    use crate::output::{self, Output, Recording};
 
     let png = args.png.as_deref().map(|png| Output::open("picture", png)).transpose()?;
     let out = match (&args.out, &args.png) {
@@ -60,19 +60,26 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let workers = *workers;
     let case = case.clone();
     let case = named(&case)?;
-    let file = Output::open("waveform", &out)?;
+    let recording = Recording::open(&out)?;
     let Run { outcome, cycles } =
-        Run::of(case, workers, None, Some(Wave { path: out.clone(), window: None }))?;
-    file.keep();
-    draw(include_str!("../../../tb/wave/descriptor.gtkw"), &out, png, &args)?;
+        Run::of(case, workers, None, Some(Wave { path: recording.path().to_owned(), window: None }))?;
+    // How the case went is told whatever becomes of its waveform and picture.
+    let recorded = recording
+        .finish()
+        .and_then(|()| draw(include_str!("../../../tb/wave/descriptor.gtkw"), &out, png, &args));
     let (out, name) = (out.display(), title(case));
     match outcome {
         Ok(()) => {
+            recorded?;
             output::print(&format!("{out}: {cycles} cycles of case '{name}'\n"))?;
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
-            eprintln!("error: case '{name}' failed: {error}\n{out} shows it up to the failure");
+            output::tell(format_args!("error: case '{name}' failed: {error}"));
+            match recorded {
+                Ok(()) => output::tell(format_args!("{out} shows it up to the failure")),
+                Err(failure) => output::tell(format_args!("error: {failure}")),
+            }
             Ok(ExitCode::from(DIFFERENT))
         }
     }
@@ -92,12 +99,11 @@ fn draw(
     png: Option<crate::output::Output>,
     args: &Args,
 ) -> Result<(), Failure> {
-    let (Some(file), Some(png)) = (png, &args.png) else { return Ok(()) };
+    let Some(file) = png else { return Ok(()) };
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(std::path::Path::new("."));
     let save = doorbell_wave::Save::parse(save, root).map_err(Failure::input)?;
-    doorbell_wave::draw(&save, waveform, png, args.span).map_err(Failure::input)?;
-    file.keep();
-    Ok(())
+    let picture = doorbell_wave::draw(&save, waveform, args.span).map_err(Failure::input)?;
+    file.write(&picture)
 }
 
 /// A token of a language model.
@@ -118,7 +124,7 @@ mod token {
     use doorbell_verify::replay::{ReplayOptions, ReplayPlan, replay};
 
     use crate::failure::Failure;
-    use crate::output::{self, Output};
+    use crate::output::{self, Recording};
 
     /// Cycles ahead of the step, in which its sequence is read and held to its check, and behind it, in which its token and its
     /// completion are written.
@@ -142,7 +148,7 @@ mod token {
         let plan = ReplayPlan::with_language(&trace, ReplayOptions::default(), language);
         let plan = plan.map_err(Failure::input)?;
         let settings = Settings { queue: plan.queue_config(), ..Settings::default() };
-        let file = Output::open("waveform", out)?;
+        drop(Recording::open(out)?);
 
         let mut driver = rtl::open(&settings, None)?;
         let step = Arc::new(Mutex::new(Step::default()));
@@ -168,7 +174,8 @@ mod token {
         };
 
         let window = begun.cycle.saturating_sub(AHEAD)..ended.cycle + BEHIND;
-        let wave = Wave { path: out.to_owned(), window: Some(window.clone()) };
+        let recording = Recording::open(out)?;
+        let wave = Wave { path: recording.path().to_owned(), window: Some(window.clone()) };
         let mut driver = rtl::open(&settings, Some(wave))?;
         if let Some(failure) = replay(&plan, &mut driver, &mut |_| ControlFlow::Continue(())).failure {
             return Err(Failure::failed(failure));
@@ -178,7 +185,7 @@ mod token {
         let behind = window.end.saturating_sub(driver.platform().cycles());
         driver.platform_mut().run(behind).map_err(DeviceError::from)?;
         drop(driver);
-        file.keep();
+        recording.finish()?;
         output::print(&told(model, out, &window, &begun, &step.words, &ended))?;
         Ok(ExitCode::SUCCESS)
     }

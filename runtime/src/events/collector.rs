@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use rtrb::{Consumer, Producer, RingBuffer};
 use serde::{Deserialize, Serialize};
 
-use super::device::{DeviceLives, DeviceReport, TickRate};
+use super::device::{DeviceLives, DeviceReport, TickRate, Unit};
 use super::latency::{LatencyReport, duration};
 use super::pairing::Pairing;
 use super::{Bound, Clock, Event, EventKind, Ticks};
@@ -204,19 +204,21 @@ impl fmt::Display for Report {
             }
         }
         if let Some(device) = &self.device {
-            let unit = if device.rate.is_time() { "by the device's clock" } else { "in ticks of the device" };
+            let unit = match device.unit {
+                Unit::Nanoseconds => "by the device's clock",
+                Unit::Ticks => "in ticks of the device",
+            };
             writeln!(
                 f,
                 "\n{unit:<34}   {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}",
                 "p50", "p90", "p99", "p99.9", "max", "count"
             )?;
             for row in &device.spans {
-                write!(f, "{:<34} {}", row.name, row.bound)?;
-                for figure in [row.p50_ns, row.p90_ns, row.p99_ns, row.p99_9_ns, row.max_ns] {
-                    if device.rate.is_time() {
-                        write!(f, " {:>9}", duration(figure))?;
-                    } else {
-                        write!(f, " {figure:>9}")?;
+                write!(f, "{:<34} {}", row.name, Bound::Exact)?;
+                for figure in [row.p50, row.p90, row.p99, row.p99_9, row.max] {
+                    match device.unit {
+                        Unit::Nanoseconds => write!(f, " {:>9}", duration(figure))?,
+                        Unit::Ticks => write!(f, " {figure:>9}")?,
                     }
                 }
                 writeln!(f, " {:>10}", row.count)?;

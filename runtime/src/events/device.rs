@@ -59,10 +59,22 @@ impl TickRate {
         }
     }
 
-    /// Whether ticks have a length.
-    pub const fn is_time(self) -> bool {
-        self.0 != 0
+    /// What [`nanos`](Self::nanos) gives.
+    pub const fn unit(self) -> Unit {
+        if self.0 == 0 { Unit::Ticks } else { Unit::Nanoseconds }
     }
+}
+
+/// What a device's figures count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    /// Ticks of a clock that has no fixed rate, as the golden model's.
+    #[default]
+    Ticks,
+    /// Nanoseconds.
+    #[serde(rename = "ns")]
+    Nanoseconds,
 }
 
 /// Histograms of the spans.
@@ -85,20 +97,51 @@ impl DeviceLives {
 
     pub fn report(&self) -> DeviceReport {
         let spans = DeviceSpan::ALL.iter().zip(&self.spans);
-        let spans = spans.map(|(span, latency)| latency.report(span.name(), Bound::Exact));
-        DeviceReport { rate: self.rate, dropped: 0, spans: spans.collect() }
+        let spans = spans.map(|(span, latency)| SpanReport::of(latency.report(span.name(), Bound::Exact)));
+        DeviceReport { unit: self.rate.unit(), rate: self.rate, dropped: 0, spans: spans.collect() }
     }
 }
 
 /// What the device told of its descriptors.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct DeviceReport {
-    /// Where it is 0, the figures of `spans` are ticks, whatever they are called.
+    /// That of the figures in `spans`.
+    pub unit: Unit,
+    /// CAP_TICK_HZ.
     pub rate: TickRate,
     /// Lives that found the ring between the threads full; what the device dropped, its EVENTS_DROPPED says.
     pub dropped: u64,
     /// In the order of [`DeviceSpan::ALL`].
-    pub spans: Vec<LatencyReport>,
+    pub spans: Vec<SpanReport>,
+}
+
+/// What is known of a part of the descriptors' lives, in the [unit](DeviceReport::unit) of the report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SpanReport {
+    /// From what to what.
+    pub name: String,
+    /// Descriptors that had it.
+    pub count: u64,
+    /// All of them together.
+    pub sum: u64,
+    /// Median.
+    pub p50: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p99_9: u64,
+    /// The longest.
+    pub max: u64,
+}
+
+impl SpanReport {
+    /// The histogram counts whatever it is given.
+    fn of(counted: LatencyReport) -> Self {
+        let LatencyReport { name, count, sum_ns, p50_ns, p90_ns, p99_ns, p99_9_ns, max_ns, .. } = counted;
+        Self { name, count, sum: sum_ns, p50: p50_ns, p90: p90_ns, p99: p99_ns, p99_9: p99_9_ns, max: max_ns }
+    }
 }
 
 #[cfg(test)]
@@ -112,12 +155,17 @@ mod tests {
         let mut lives = DeviceLives::new(TickRate(250_000_000));
         lives.take(&life);
         let report = lives.report();
-        assert_eq!(report.spans.iter().map(|span| span.max_ns).collect::<Vec<_>>(), [40, 68, 120, 20]);
-        assert!(report.spans.iter().all(|span| span.count == 1 && span.bound == Bound::Exact));
+        assert_eq!(report.spans.iter().map(|span| span.max).collect::<Vec<_>>(), [40, 68, 120, 20]);
+        assert!(report.unit == Unit::Nanoseconds && report.spans.iter().all(|span| span.count == 1));
         // A device without a clock of its own: ticks.
         let mut lives = DeviceLives::new(TickRate(0));
         lives.take(&life);
-        assert_eq!(lives.report().spans.iter().map(|span| span.sum_ns).collect::<Vec<_>>(), [10, 17, 30, 5]);
+        let report = lives.report();
+        assert_eq!(report.spans.iter().map(|span| span.sum).collect::<Vec<_>>(), [10, 17, 30, 5]);
+        // No key says nanoseconds of ticks.
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["unit"], "ticks");
+        assert!(!json.to_string().contains("_ns"), "{json}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod perfetto;
 
 pub use clock::{Clock, Ticks};
 pub use collector::{Collector, Recorder, Report};
-pub use device::{DeviceReport, DeviceSpan, TickRate};
+pub use device::{DeviceReport, DeviceSpan, SpanReport, TickRate, Unit};
 pub use latency::{BUCKET_BOUNDS, Bound, LatencyReport, duration};
 pub use pairing::Pair;
 pub use perfetto::Perfetto;

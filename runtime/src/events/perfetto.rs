@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use super::{Clock, Event, EventKind, STAGES, TickRate, Ticks};
+use super::{Clock, Event, EventKind, STAGES, TickRate, Ticks, Unit};
 use crate::rollout::{RolloutId, State};
 use doorbell_contract::HwEvent;
 
@@ -72,7 +72,11 @@ impl<W: Write> Perfetto<W> {
         let track = 1 + (usize::from(queue) << 16) + usize::from(worker);
         if self.workers.is_empty() {
             write!(self.out, ",")?;
-            self.name(DEVICE, 0, "process_name", "the device, by its own clock")?;
+            let clock = match self.rate.unit() {
+                Unit::Nanoseconds => "the device, by its own clock",
+                Unit::Ticks => "the device, a tick of its own clock shown as 1 ns",
+            };
+            self.name(DEVICE, 0, "process_name", clock)?;
         }
         if self.workers.insert((queue, worker)) {
             write!(self.out, ",")?;

@@ -172,7 +172,12 @@ impl Pipeline {
         }
         if let Some(sequences) = &mut self.language {
             let offset = self.options.prompt_offset(index);
-            sequences.write_prompt(&self.regions[region.unwrap_or(0)], offset, number, request)?;
+            let words =
+                sequences.write_prompt(&self.regions[region.unwrap_or(0)], offset, number, request)?;
+            // A prompt without ids is named by its tokens.
+            if request.prefix.is_empty() {
+                self.groups[index as usize].prefix_hash = hash(words);
+            }
             // What it shares is of this version.
             self.bind(index);
         }

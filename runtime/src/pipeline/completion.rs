@@ -31,7 +31,7 @@ impl Pipeline {
         self.journal.read_clock();
         for index in 0..count {
             let completion = self.completions[index];
-            self.journal.consumed(completion.sq_head);
+            self.journal.consumed(Tag::from_bits(completion.user_data), completion.sq_head);
             self.take_completion(&completion)?;
         }
         self.metrics.counters.hot.descriptors_completed.add(count as u64);

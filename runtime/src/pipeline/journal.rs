@@ -10,7 +10,16 @@ pub(super) struct Journal {
     recorder: Option<Recorder>,
     clock: Clock,
     now: Ticks,
-    /// What lies in each slot of the submission queue, if it is one queue.
+    /// The submission queues, by the places of their regions; none if nothing is recorded.
+    rings: Box<[Ring]>,
+    /// The queue of each rollout's last DECODE, by slot, where there are several queues.
+    queues: Box<[u32]>,
+}
+
+/// A submission queue.
+#[derive(Clone)]
+struct Ring {
+    /// What lies in each slot.
     slots: Box<[Option<(RolloutId, u32)>]>,
     /// Running index of the next descriptor to be submitted.
     tail: u32,
@@ -19,15 +28,25 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    pub fn new(recorder: Option<Recorder>, sq_start: Option<u32>, capacity: usize) -> Journal {
-        let slots = if recorder.is_some() && sq_start.is_some() { capacity } else { 0 };
-        let start = sq_start.unwrap_or(0);
-        Journal {
-            clock: Clock::new(),
-            now: Ticks::default(),
-            slots: vec![None; slots].into(),
+    /// For `queues` submission queues that start at `sq_start` and hold `capacity` descriptors together, and for rollouts in `slots` slots.
+    pub fn new(
+        recorder: Option<Recorder>,
+        sq_start: Option<u32>,
+        capacity: usize,
+        queues: usize,
+        slots: u32,
+    ) -> Journal {
+        let ring = sq_start.filter(|_| recorder.is_some()).map(|start| Ring {
+            slots: vec![None; capacity.next_power_of_two()].into(),
             tail: start,
             head: start,
+        });
+        let rings = ring.map_or(vec![], |ring| vec![ring; queues.max(1)]);
+        Journal {
+            queues: vec![0; if rings.len() > 1 { slots as usize } else { 0 }].into(),
+            rings: rings.into(),
+            clock: Clock::new(),
+            now: Ticks::default(),
             recorder,
         }
     }
@@ -74,43 +93,60 @@ impl Journal {
         }
     }
 
-    /// A descriptor was put into the batch, with its running number if it is a DECODE.
+    /// Whether it matters which queue a descriptor goes to.
     #[inline]
-    pub fn posted(&mut self, tag: Tag, descriptor: u32) {
-        let index = self.tail;
-        self.tail = index.wrapping_add(1);
+    pub fn tells_queues(&self) -> bool {
+        self.rings.len() > 1
+    }
+
+    /// A descriptor was put into the batch, for this queue, with its running number if it is a DECODE.
+    #[inline]
+    pub fn posted(&mut self, tag: Tag, descriptor: u32, queue: usize) {
         if self.records() {
-            self.record_posted(tag, descriptor, index);
+            self.record_posted(tag, descriptor, queue);
         }
     }
 
-    fn record_posted(&mut self, tag: Tag, descriptor: u32, index: u32) {
+    fn record_posted(&mut self, tag: Tag, descriptor: u32, queue: usize) {
         let decode = match tag {
             Tag::Decode(id) => Some((id, descriptor)),
             _ => None,
         };
         if let Some((id, descriptor)) = decode {
             self.record(EventKind::DescPosted, id, descriptor, 0);
+            if let Some(place) = self.queues.get_mut(id.slot() as usize) {
+                *place = queue as u32;
+            }
         }
-        let mask = self.slots.len().wrapping_sub(1);
-        if let Some(slot) = self.slots.get_mut(index as usize & mask) {
-            *slot = decode;
+        if let Some(Ring { slots, tail, .. }) = self.rings.get_mut(queue) {
+            let mask = slots.len() - 1;
+            slots[*tail as usize & mask] = decode;
+            *tail = tail.wrapping_add(1);
         }
     }
 
-    /// The device has taken all below `sq_head`, as a completion tells.
+    /// The device has taken all below `sq_head` of the queue that has completed `tag`. Of several queues only the completion of a DECODE names its
+    /// own.
     #[inline]
-    pub fn consumed(&mut self, sq_head: u32) {
-        if self.slots.is_empty() {
-            return;
-        }
-        let mask = self.slots.len() - 1;
+    pub fn consumed(&mut self, tag: Option<Tag>, sq_head: u32) {
+        let queue = match (self.rings.len(), tag) {
+            (0, _) => return,
+            (1, _) => 0,
+            (_, Some(Tag::Decode(id))) => {
+                self.queues.get(id.slot() as usize).map_or(0, |&queue| queue as usize)
+            }
+            _ => return,
+        };
         // What the driver let through lies between head and tail.
-        while self.head != sq_head && self.head != self.tail {
-            if let Some((id, descriptor)) = self.slots[self.head as usize & mask] {
+        while let Some(Ring { slots, tail, head }) = self.rings.get_mut(queue)
+            && *head != sq_head
+            && *head != *tail
+        {
+            let taken = slots[*head as usize & (slots.len() - 1)];
+            *head = head.wrapping_add(1);
+            if let Some((id, descriptor)) = taken {
                 self.record(EventKind::DescConsumed, id, descriptor, 0);
             }
-            self.head = self.head.wrapping_add(1);
         }
     }
 }

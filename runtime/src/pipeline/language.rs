@@ -316,10 +316,11 @@ impl Sequences {
         offset: u64,
         number: u64,
         request: &Request,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<&[u32], DeviceError> {
         let words = &mut self.words[..request.prompt_tokens as usize];
         self.prompts.prompt(number, request, words);
-        region.write(offset, words)
+        region.write(offset, words)?;
+        Ok(words)
     }
 }
 

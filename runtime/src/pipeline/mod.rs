@@ -80,7 +80,7 @@ const LONG_SLEEP: Duration = Duration::from_millis(10);
 pub struct Parts {
     /// The device, with a token region of at least [`Options::token_bytes`].
     pub device: Box<dyn Device>,
-    /// Running index at which its submission queue starts, if it is one queue: then the host can tell from `sq_head`
+    /// Running index at which each of its submission queues starts, if they start alike: then the host can tell from `sq_head`
     /// which descriptors the device has taken.
     pub sq_start: Option<u32>,
     /// Which waiting rollout decodes next.
@@ -283,7 +283,13 @@ impl Pipeline {
         let group = options.group as usize;
         let language = Sequences::new(&options, parts.language, &*parts.device, &parts.kv)?;
         Ok(Pipeline {
-            journal: Journal::new(parts.recorder, parts.sq_start, capacity),
+            journal: Journal::new(
+                parts.recorder,
+                parts.sq_start,
+                capacity,
+                parts.device.token_regions().len(),
+                options.slots,
+            ),
             device_groups: features.groups > 0 && options.fits_device_groups(),
             decode_flags: decode_flags(&options, has_logprobs),
             features,

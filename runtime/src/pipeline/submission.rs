@@ -288,7 +288,8 @@ impl Pipeline {
     fn post(&mut self, desc: HwDesc, tag: Tag, number: u32) {
         self.batch.push(desc.with_user_data(tag.to_bits()));
         self.metrics.counters.hot.descriptors_posted.add(1);
-        self.journal.posted(tag, number);
+        let queue = if self.journal.tells_queues() { self.device.queue_of(&desc) } else { 0 };
+        self.journal.posted(tag, number, queue);
     }
 
     fn candidate(&self, id: RolloutId) -> Result<Candidate, RuntimeError> {

@@ -11,6 +11,6 @@ mod record;
 mod spans;
 mod writer;
 
-pub use record::{Body, Finished, GroupScore, Outcome, Span, Trajectory};
+pub use record::{Body, Finished, GroupScore, Outcome, Prompt, PromptBody, Span, Trajectory};
 pub use spans::Spans;
-pub use writer::{PostError, RolloutMemory, Stored, WriterError, WriterHandle, WriterOptions};
+pub use writer::{PostError, PromptStore, RolloutMemory, Stored, WriterError, WriterHandle, WriterOptions};

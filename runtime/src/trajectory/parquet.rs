@@ -1,6 +1,6 @@
 //! Trajectories as Parquet, for whoever trains on them.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use arrow_schema::{ArrowError, DataType, Field, Fields};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 
-use super::log::{LogError, Reader, Verified};
+use super::log::{LogError, Reader, Run, Verified, run_of, runs};
 use crate::reward::Scorer;
 
 use super::record::{Finished, GroupScore, Span, Trajectory};
@@ -70,10 +71,30 @@ pub enum ExportError {
 /// older file stays until then.
 ///
 /// # Errors
-/// `Log`, `Io` or `Parquet`; then `path` is as it was.
+/// `Log`, `Io` or `Parquet`; then, if it is a regular file, `path` is as it was.
 pub fn export(directory: &Path, path: &Path, options: ExportOptions) -> Result<Verified, ExportError> {
     let reader = Reader::open(directory)?;
     let io = |source| ExportError::Io { path: path.to_owned(), source };
+    // A link is followed; a device or a pipe is written through, as renaming would replace it.
+    let target = match fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => fs::canonicalize(path).map_err(io)?,
+        Ok(_) => {
+            let file = File::options().write(true).open(path).map_err(io)?;
+            return write(reader, directory, &file, path, options);
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::symlink_metadata(path) {
+            Ok(_) => {
+                return Err(io(io::Error::new(error.kind(), "it is a link to a file that is not there")));
+            }
+            Err(_) => path.to_owned(),
+        },
+        Err(error) => return Err(io(error)),
+    };
+    // Renaming asks only for the directory, but a file that may not be written is not replaced.
+    if target != path || target.exists() {
+        File::options().write(true).open(&target).map_err(io)?;
+    }
+    let path = &*target;
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -87,7 +108,8 @@ pub fn export(directory: &Path, path: &Path, options: ExportOptions) -> Result<V
     scratch.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     // Goes away unless it is renamed.
     let scratch = scratch.tempfile_in(parent).map_err(|error| io(bare(error)))?;
-    let verified = write(reader, scratch.as_file(), path, options)?;
+    let verified = write(reader, directory, scratch.as_file(), path, options)?;
+    scratch.as_file().sync_all().map_err(io)?;
     scratch.persist(path).map_err(|error| io(error.error))?;
     // The name is the only one now; where a directory cannot be synced, the rename still holds for this machine's life.
     File::open(parent).and_then(|directory| directory.sync_all()).map_err(io)?;
@@ -101,7 +123,13 @@ fn bare(error: io::Error) -> io::Error {
 }
 
 /// Writes to `file` what is to be called `path`.
-fn write(reader: Reader, file: &File, path: &Path, options: ExportOptions) -> Result<Verified, ExportError> {
+fn write(
+    reader: Reader,
+    directory: &Path,
+    file: &File,
+    path: &Path,
+    options: ExportOptions,
+) -> Result<Verified, ExportError> {
     let io = |source| ExportError::Io { path: path.to_owned(), source };
     let parquet = |source| ExportError::Parquet { path: path.to_owned(), source };
     let [tokens, logprobs] = ["tokens", "logprobs"]
@@ -115,7 +143,10 @@ fn write(reader: Reader, file: &File, path: &Path, options: ExportOptions) -> Re
         .set_column_dictionary_enabled(tokens, false)
         .set_column_dictionary_enabled(logprobs, false)
         .build();
-    let batch = |rows: &[Trajectory]| batch(rows).map_err(|error| parquet(error.into()));
+    // A run is noted before its first record, so the runs of these records are known now, also while somebody writes.
+    let batch = |rows: &[Trajectory]| -> Result<RecordBatch, ExportError> {
+        batch(rows, &runs(directory)?).map_err(|error| parquet(error.into()))
+    };
     let schema = batch(&[])?.schema();
     let out = file.try_clone().map_err(io)?;
     let mut writer = ArrowWriter::try_new(out, schema, Some(properties)).map_err(parquet)?;
@@ -138,8 +169,9 @@ fn write(reader: Reader, file: &File, path: &Path, options: ExportOptions) -> Re
         Ok::<_, ExportError>(())
     })?;
     writer.write(&batch(&rows)?).map_err(parquet)?;
+    let runs = serde_json::to_string(&runs(directory)?).map_err(|error| io(error.into()))?;
+    writer.append_key_value_metadata(KeyValue::new("doorbell.runs".to_owned(), runs));
     writer.close().map_err(parquet)?;
-    file.sync_all().map_err(io)?;
     Ok(verified)
 }
 
@@ -148,7 +180,7 @@ const BATCH_ROWS: usize = 1024;
 const BATCH_TOKENS: usize = 1 << 20;
 
 /// The columns of these rows.
-fn batch(rows: &[Trajectory]) -> Result<RecordBatch, ArrowError> {
+fn batch(rows: &[Trajectory], runs: &[Run]) -> Result<RecordBatch, ArrowError> {
     fn wide(rows: &[Trajectory], of: fn(&Trajectory) -> u64) -> ArrayRef {
         Arc::new(UInt64Array::from_iter_values(rows.iter().map(of)))
     }
@@ -168,12 +200,20 @@ fn batch(rows: &[Trajectory]) -> Result<RecordBatch, ArrowError> {
     let prefixes = || rows.iter().map(Trajectory::prefix);
     let prefix_ids = UInt32Array::from_iter(prefixes().map(|prefix| prefix.map(|(id, _)| id)));
     let prefix_hashes = UInt64Array::from_iter(prefixes().map(|prefix| prefix.map(|(_, hash)| hash)));
+    let run = || rows.iter().map(|row| run_of(runs, row.number));
+    let run_ids = StringArray::from_iter(run().map(|run| run.map(|run| &*run.id)));
+    let run: ArrayRef = Arc::new(UInt32Array::from_iter(run().map(|run| run.map(|run| run.run))));
+    let texts = StringArray::from_iter(rows.iter().map(|row| row.prompt.as_ref()?.text.as_deref()));
     RecordBatch::try_from_iter_with_nullable([
+        ("run", run, true),
+        ("run_id", Arc::new(run_ids), true),
         ("number", wide(rows, |row| row.number), false),
         ("rollout", wide(rows, |row| row.finished.rollout.to_bits()), false),
         ("request", wide(rows, |row| row.finished.request), false),
         ("member", narrow(rows, |of| of.member), false),
         ("prompt_tokens", narrow(rows, |of| of.prompt_tokens), false),
+        ("prompt_token_ids", prompts(rows), true),
+        ("prompt_text", Arc::new(texts), true),
         ("answer_tokens", narrow(rows, |of| of.answer_tokens), false),
         ("tokens", Arc::new(tokens.finish()) as ArrayRef, false),
         ("score", Arc::new(scores), false),
@@ -217,6 +257,17 @@ fn group(rows: &[Trajectory], of: fn(GroupScore) -> f64) -> ArrayRef {
     Arc::new(Float64Array::from_iter(rows.iter().map(|row| row.finished.group.map(of))))
 }
 
+/// Tokens of the prompts that were stored.
+fn prompts(rows: &[Trajectory]) -> ArrayRef {
+    let item = Field::new("item", DataType::UInt32, false);
+    let mut lists = ListBuilder::new(UInt32Builder::new()).with_field(item);
+    for row in rows {
+        lists.values().append_slice(row.prompt.as_ref().map_or(&[], |prompt| &prompt.tokens));
+        lists.append(row.prompt.is_some());
+    }
+    Arc::new(lists.finish())
+}
+
 fn logprobs(rows: &[Trajectory]) -> ArrayRef {
     let item = Field::new("item", DataType::Float32, false);
     let mut lists = ListBuilder::new(Float32Builder::new()).with_field(item);
@@ -238,12 +289,10 @@ mod tests {
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
     use tempfile::tempdir;
 
-    use std::fs;
-
     use super::*;
     use crate::rollout::RolloutId;
-    use crate::trajectory::Outcome;
     use crate::trajectory::log::{Log, LogOptions};
+    use crate::trajectory::{Outcome, Prompt};
 
     fn trajectory(number: u64) -> Trajectory {
         let k = number as u32;
@@ -271,7 +320,11 @@ mod tests {
         };
         let span = |place| Span { version: (k + place) as u16, first: place * 3 };
         let logprobs = finished.has_logprobs.then(|| tokens.iter().map(|&t| -((t >> 12) as f32)).collect());
-        Trajectory { number, finished, tokens, spans: (0..k % 4).map(span).collect(), logprobs }
+        let prompt = (k % 4 == 1).then(|| Prompt {
+            tokens: (0..3 * k).collect(),
+            text: (k % 8 == 1).then(|| format!("prompt {k}")),
+        });
+        Trajectory { number, finished, tokens, spans: (0..k % 4).map(span).collect(), logprobs, prompt }
     }
 
     fn write_log(directory: &Path, count: u64) {
@@ -353,7 +406,14 @@ mod tests {
                 };
                 let tokens = column("tokens").as_list::<i32>().value(row);
                 let tokens = tokens.as_primitive::<UInt32Type>().values().to_vec();
-                let trajectory = Trajectory { number: number.value(row), finished, tokens, spans, logprobs };
+                let (ids, texts) = (column("prompt_token_ids"), column("prompt_text"));
+                let (ids, texts) = (ids.as_list::<i32>(), texts.as_string::<i32>());
+                let prompt = ids.is_valid(row).then(|| Prompt {
+                    tokens: ids.value(row).as_primitive::<UInt32Type>().values().to_vec(),
+                    text: texts.is_valid(row).then(|| texts.value(row).to_owned()),
+                });
+                let number = number.value(row);
+                let trajectory = Trajectory { number, finished, tokens, spans, logprobs, prompt };
                 let score = column("score").as_primitive::<Float64Type>().value(row);
                 assert_eq!(score, trajectory.score());
                 rows.push(trajectory);
@@ -409,6 +469,36 @@ mod tests {
         ));
         assert_eq!(fs::read_to_string(&file).unwrap(), "an older file");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
+
+    /// As root, renaming replaced `/dev/null` of the whole machine; here a link stands for it.
+    #[cfg(unix)]
+    #[test]
+    fn an_export_goes_through_links_and_devices() {
+        use std::os::unix::fs::symlink;
+
+        let directory = tempdir().unwrap();
+        let log = directory.path().join("log");
+        write_log(&log, 3);
+        let at = |name: &str| directory.path().join(name);
+        fs::write(at("file"), "an older file").unwrap();
+        for (link, target) in [
+            ("link", at("file")),
+            ("null", "/dev/null".into()),
+            ("full", "/dev/full".into()),
+            ("nowhere", at("no")),
+        ] {
+            symlink(target, at(link)).unwrap();
+        }
+        export(&log, &at("link"), ExportOptions::default()).unwrap();
+        assert_eq!(read(&at("file")).1.len(), 3);
+        export(&log, &at("null"), ExportOptions::default()).unwrap();
+        for refused in ["full", "nowhere"] {
+            export(&log, &at(refused), ExportOptions::default()).unwrap_err();
+        }
+        for link in ["link", "null", "full", "nowhere"] {
+            assert!(at(link).symlink_metadata().unwrap().is_symlink(), "{link}");
+        }
     }
 
     /// Exports of one process to one path, at once: each has a file of its own until it is whole.

@@ -136,6 +136,26 @@ pub struct Trajectory {
     pub spans: Vec<Span>,
     /// Log-probabilities of the tokens, if they were asked for.
     pub logprobs: Option<Vec<f32>>,
+    /// The prompt, if it was stored.
+    pub prompt: Option<Prompt>,
+}
+
+/// A stored prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prompt {
+    /// Its tokens, as the device got them.
+    pub tokens: Vec<u32>,
+    /// The text that they were made of, if there was one.
+    pub text: Option<String>,
+}
+
+/// A prompt that is to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct PromptBody<'a> {
+    /// Its tokens: `prompt_tokens` of them.
+    pub tokens: &'a [u32],
+    /// The text that they were made of, or none.
+    pub text: Option<&'a str>,
 }
 
 /// The parts of a record that lie elsewhere while the rollout lives.
@@ -147,6 +167,8 @@ pub struct Body<'a> {
     pub spans: &'a [Span],
     /// Log-probabilities of the tokens, or none.
     pub logprobs: &'a [f32],
+    /// The prompt, if it is stored.
+    pub prompt: Option<PromptBody<'a>>,
 }
 
 impl Trajectory {
@@ -161,6 +183,10 @@ impl Trajectory {
             tokens: &self.tokens,
             spans: &self.spans,
             logprobs: self.logprobs.as_deref().unwrap_or_default(),
+            prompt: self
+                .prompt
+                .as_ref()
+                .map(|Prompt { tokens, text }| PromptBody { tokens, text: text.as_deref() }),
         }
     }
 
@@ -184,6 +210,12 @@ const HAS_LOGPROBS: u32 = 1 << 1;
 /// Who has scored, a code; 0 is what versions 1 and 2 of the format have there.
 const SCORER_SHIFT: u32 = 2;
 const SCORER_MASK: u32 = 3 << SCORER_SHIFT;
+/// The prompt; 0 is what versions 1 to 3 of the format have there.
+const HAS_PROMPT: u32 = 1 << 4;
+/// Bytes of a text that stand for none.
+const NO_TEXT: u32 = u32::MAX;
+/// Most bytes of a prompt's text.
+pub(super) const TEXT_MAX: usize = 1 << 28;
 const SPANS_SHIFT: u32 = 8;
 /// Most spans of a record.
 pub(super) const SPANS_MAX: usize = (1 << (32 - SPANS_SHIFT)) - 1;
@@ -191,11 +223,13 @@ pub(super) const SPANS_MAX: usize = (1 << (32 - SPANS_SHIFT)) - 1;
 /// Bytes of the payload with this body.
 pub(super) fn payload_bytes(finished: &Finished, body: &Body<'_>) -> usize {
     let group = if finished.group.is_some() { GROUP } else { 0 };
-    FIXED + SPAN * body.spans.len() + group + 4 * body.tokens.len() + 4 * body.logprobs.len()
+    let prompt =
+        body.prompt.map_or(0, |prompt| 4 * prompt.tokens.len() + 4 + prompt.text.map_or(0, str::len));
+    FIXED + SPAN * body.spans.len() + group + 4 * body.tokens.len() + 4 * body.logprobs.len() + prompt
 }
 
 /// Appends the payload to `out`, little-endian: the fields at the offsets of `docs/trajectories.md`, then spans, the group's
-/// statistics, the tokens, and their log-probabilities.
+/// statistics, the tokens, their log-probabilities, and the prompt.
 pub(super) fn encode(finished: &Finished, body: &Body<'_>, out: &mut Vec<u8>) {
     let start = out.len();
     out.reserve(payload_bytes(finished, body));
@@ -208,6 +242,9 @@ pub(super) fn encode(finished: &Finished, body: &Body<'_>, out: &mut Vec<u8>) {
     }
     if finished.has_logprobs {
         has |= HAS_LOGPROBS;
+    }
+    if body.prompt.is_some() {
+        has |= HAS_PROMPT;
     }
     has |= finished.scorer.map_or(0, |scorer| scorer as u32) << SCORER_SHIFT;
     let narrow = [
@@ -236,6 +273,12 @@ pub(super) fn encode(finished: &Finished, body: &Body<'_>, out: &mut Vec<u8>) {
     }
     append_words(body.tokens.iter().copied(), out);
     append_words(body.logprobs.iter().map(|logprob| logprob.to_bits()), out);
+    if let Some(PromptBody { tokens, text }) = body.prompt {
+        append_words(tokens.iter().copied(), out);
+        let bytes = text.map_or(NO_TEXT, |text| text.len() as u32);
+        out.extend_from_slice(&bytes.to_le_bytes());
+        out.extend_from_slice(text.unwrap_or_default().as_bytes());
+    }
 }
 
 fn append_words(words: impl ExactSizeIterator<Item = u32>, out: &mut Vec<u8>) {
@@ -247,13 +290,13 @@ fn append_words(words: impl ExactSizeIterator<Item = u32>, out: &mut Vec<u8>) {
     }
 }
 
-/// The reverse of [`encode`], of versions 1 to 3 of the format; says what is wrong with a payload that no [`encode`] made.
+/// The reverse of [`encode`], of versions 1 to 4 of the format; says what is wrong with a payload that no [`encode`] made.
 pub(super) fn decode(number: u64, payload: &[u8]) -> Result<Trajectory, &'static str> {
     let (fixed, rest) = payload.split_at_checked(FIXED).ok_or("it is shorter than its fixed fields")?;
     let wide = |index: usize| wide_at(fixed, 8 * index);
     let narrow = |index: usize| word_at(fixed, 24 + 4 * index);
     let (answer_tokens, has) = (narrow(5), narrow(9));
-    if has & ((1 << SPANS_SHIFT) - 1) & !(HAS_GROUP | HAS_LOGPROBS | SCORER_MASK) != 0 {
+    if has & ((1 << SPANS_SHIFT) - 1) & !(HAS_GROUP | HAS_LOGPROBS | SCORER_MASK | HAS_PROMPT) != 0 {
         return Err("it has parts that are unknown to this version");
     }
     let count = (has >> SPANS_SHIFT) as usize;
@@ -262,9 +305,12 @@ pub(super) fn decode(number: u64, payload: &[u8]) -> Result<Trajectory, &'static
     let group = if has & HAS_GROUP == 0 { 0 } else { GROUP };
     let (group, rest) = rest.split_at_checked(group).ok_or("it is shorter than its group's statistics")?;
     let each = if has & HAS_LOGPROBS == 0 { 4 } else { 8 };
-    if rest.len() as u64 != each * u64::from(answer_tokens) {
+    let answer = each * u64::from(answer_tokens);
+    if (rest.len() as u64) < answer || (has & HAS_PROMPT == 0 && rest.len() as u64 != answer) {
         return Err("it does not hold as many tokens as it says");
     }
+    let (rest, prompt) = rest.split_at(answer as usize);
+    let prompt = (has & HAS_PROMPT != 0).then(|| decode_prompt(prompt, narrow(4))).transpose()?;
     let (tokens, logprobs) = rest.split_at(4 * answer_tokens as usize);
     let outcome = u8::try_from(narrow(8))
         .ok()
@@ -296,11 +342,28 @@ pub(super) fn decode(number: u64, payload: &[u8]) -> Result<Trajectory, &'static
         shard: 0,
         offset: 0,
     };
-    let words = |bytes: &[u8]| -> Vec<u32> {
-        bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
-    };
     let logprobs = finished.has_logprobs.then(|| words(logprobs).into_iter().map(f32::from_bits).collect());
-    Ok(Trajectory { number, finished, tokens: words(tokens), spans, logprobs })
+    Ok(Trajectory { number, finished, tokens: words(tokens), spans, logprobs, prompt })
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+}
+
+/// A prompt of so many tokens, with its text.
+fn decode_prompt(bytes: &[u8], count: u32) -> Result<Prompt, &'static str> {
+    const SHORT: &str = "it does not hold the prompt that it says";
+    let count = usize::try_from(4 * u64::from(count)).map_err(|_| SHORT)?;
+    let (tokens, text) = bytes.split_at_checked(count).ok_or(SHORT)?;
+    let (length, text) = text.split_at_checked(4).ok_or(SHORT)?;
+    let text = match word_at(length, 0) {
+        NO_TEXT if text.is_empty() => None,
+        length if length as usize == text.len() => Some(text),
+        _ => return Err(SHORT),
+    };
+    let text = text.map(|text| String::from_utf8(text.to_vec()));
+    let text = text.transpose().map_err(|_| "the text of its prompt is not UTF-8")?;
+    Ok(Prompt { tokens: words(tokens), text })
 }
 
 fn word_at(bytes: &[u8], at: usize) -> u32 {
@@ -343,19 +406,24 @@ mod tests {
             finished in finished(),
             tokens in prop::collection::vec(any::<u32>(), 0..50),
             spans in prop::collection::vec(any::<(u16, u32)>(), 0..9),
+            prompt in prop::option::of((prop::collection::vec(any::<u32>(), 0..9), prop::option::of(any::<String>()))),
             cut in 1usize..80,
         ) {
             let spans: Vec<Span> = spans.into_iter().map(|(version, first)| Span { version, first }).collect();
             let logprobs = |&token: &u32| -((token >> 12) as f32) / 65536.0;
             let logprobs: Vec<f32> = if finished.has_logprobs { tokens.iter().map(logprobs).collect() } else { vec![] };
             let finished = Finished { answer_tokens: tokens.len() as u32, spans: spans.len() as u32, ..finished };
-            let body = Body { tokens: &tokens, spans: &spans, logprobs: &logprobs };
+            let prompt = prompt.map(|(tokens, text)| Prompt { tokens, text });
+            let count = prompt.as_ref().map_or(finished.prompt_tokens, |prompt| prompt.tokens.len() as u32);
+            let finished = Finished { prompt_tokens: count, ..finished };
+            let stored = prompt.as_ref().map(|Prompt { tokens, text }| PromptBody { tokens, text: text.as_deref() });
+            let body = Body { tokens: &tokens, spans: &spans, logprobs: &logprobs, prompt: stored };
             let mut payload = vec![];
             encode(&finished, &body, &mut payload);
             prop_assert_eq!(payload.len(), payload_bytes(&finished, &body));
             let read = decode(9, &payload).unwrap();
             let logprobs = finished.has_logprobs.then_some(logprobs);
-            prop_assert_eq!(&read, &Trajectory { number: 9, finished, tokens, spans, logprobs });
+            prop_assert_eq!(&read, &Trajectory { number: 9, finished, tokens, spans, logprobs, prompt });
             // Shorter or longer ones are told, never read.
             prop_assert!(decode(9, &payload[..payload.len().saturating_sub(cut)]).is_err());
             payload.push(0);
@@ -369,7 +437,7 @@ mod tests {
         payload[56] = Outcome::ALL.len() as u8;
         assert_eq!(decode(0, &payload), Err("its outcome is unknown to this version"));
         let mut payload = vec![0; FIXED];
-        payload[60] = 16;
+        payload[60] = 32;
         assert_eq!(decode(0, &payload), Err("it has parts that are unknown to this version"));
     }
 

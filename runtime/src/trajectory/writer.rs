@@ -9,7 +9,7 @@ use doorbell_host::{DeviceError, TokenRegion};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::log::{Disk, Log, LogError, LogOptions, Sync, Volume};
-use super::record::{Body, Finished, Span};
+use super::record::{Body, Finished, PromptBody, Span};
 use super::spans::Spans;
 use crate::pipeline::TrajectoryStage;
 use crate::rollout::RolloutId;
@@ -34,6 +34,12 @@ pub struct RolloutMemory {
     pub logprobs: Vec<TokenRegion>,
     /// The rollouts' spans.
     pub spans: Spans,
+}
+
+/// Where the writer finds the prompts, to store each with its answers. It asks on its own thread.
+pub trait PromptStore: Send {
+    /// Writes the tokens of the prompt of `request` to `out`, which is as long as that, and returns the text that they were made of, if there is one.
+    fn prompt(&mut self, request: u64, out: &mut [u32]) -> Option<&str>;
 }
 
 /// Why trajectories are not stored.
@@ -133,6 +139,22 @@ impl WriterHandle {
     where
         V::File: 'static,
     {
+        Self::start_with_prompts(log, memory, options, None)
+    }
+
+    /// As [`start`](Self::start), and stores the prompts too.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with_prompts<V: Volume + 'static>(
+        log: Log<V>,
+        memory: RolloutMemory,
+        options: WriterOptions,
+        prompts: Option<Box<dyn PromptStore>>,
+    ) -> Result<Self, WriterError>
+    where
+        V::File: 'static,
+    {
         if !(1..=1 << 24).contains(&options.capacity) {
             return Err(WriterError::Capacity(options.capacity));
         }
@@ -144,6 +166,8 @@ impl WriterHandle {
             logprobs: if memory.logprobs.is_empty() { vec![] } else { Vec::with_capacity(options.longest) },
             spans: Vec::with_capacity(memory.spans.longest()),
             memory,
+            prompts,
+            prompt: vec![],
             to_store,
             done,
             waiting: VecDeque::with_capacity(options.capacity),
@@ -191,6 +215,9 @@ impl TrajectoryStage for WriterHandle {
 struct Writer<V: Volume = Disk> {
     log: Log<V>,
     memory: RolloutMemory,
+    prompts: Option<Box<dyn PromptStore>>,
+    /// Tokens of the last prompt.
+    prompt: Vec<u32>,
     to_store: Consumer<Finished>,
     done: Producer<RolloutId>,
     tokens: Vec<u32>,
@@ -241,7 +268,11 @@ impl<V: Volume> Writer<V> {
             let next = self.to_store.pop().ok();
             if let Some(finished) = &next {
                 idle.reset();
-                self.append(finished)?;
+                if let Err(error) = self.append(finished) {
+                    // What came before it is whole, and is stored.
+                    self.log.commit()?;
+                    return Err(error);
+                }
                 begun.get_or_insert_with(Instant::now);
             }
             // With as many waiting as can be on their way, there is none to wait for.
@@ -275,7 +306,12 @@ impl<V: Volume> Writer<V> {
         let noted = memory.spans.read(rollout.slot(), announced as usize);
         let longest = memory.spans.longest();
         spans.extend(noted.ok_or(WriterError::Spans { rollout, spans: announced, longest })?);
-        let number = self.log.append(finished, &Body { tokens, spans, logprobs })?;
+        let prompt = self.prompts.as_mut().map(|prompts| {
+            self.prompt.resize(finished.prompt_tokens as usize, 0);
+            let text = prompts.prompt(finished.request, &mut self.prompt);
+            PromptBody { tokens: &self.prompt, text }
+        });
+        let number = self.log.append(finished, &Body { tokens, spans, logprobs, prompt })?;
         self.sum.tokens += tokens.len() as u64;
         self.waiting.push_back((number, rollout));
         Ok(())

@@ -27,10 +27,9 @@ const GANGS: [u64; 4] = [1, 2, 4, 8];
 #[derive(clap::Args)]
 pub struct Args {
     /// A name (`doorbell model list`), an image, a GGUF file or a directory of Hugging Face; gemma-3n-e4b is a shape without weights
-    #[arg(default_value = E4B)]
     model: String,
-    /// pccx-v002, doorbell, or a TOML file that describes a machine, as `cli/machines` has them
-    #[arg(long, default_value = MACHINES[0].0)]
+    /// doorbell, pccx-v002, or a TOML file that describes a machine, as `cli/machines` has them
+    #[arg(long, default_value = MACHINES[1].0)]
     machine: String,
     /// Positions up to the token's; by default those that the machine's claims name, or all of the model's
     #[arg(long, value_name = "N")]
@@ -71,12 +70,16 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             "model": args.model, "machine": machine.name, "context": context, "weights": token.weights,
             "kv_channels_kept": token.kept, "kv_channels_read": token.read, "program_lines": program, "floors": floors, "checks": checks,
         });
-        output::print(&format!("{value:#}\n"))?;
+        output::print_raw(&output::json(&value))?;
         return Ok(code);
     }
     let mut text = format!(
         "{} on {}, {context} positions: {} weights a token, {} channels of keys and values kept for each position, {} read\n",
-        args.model, machine.name, token.weights, token.kept, token.read
+        output::plain(&args.model),
+        output::plain(&machine.name),
+        token.weights,
+        token.kept,
+        token.read
     );
     if let Some(lines) = program {
         text += &format!("its program takes {} bytes on chip for each sequence\n", lines * 64);
@@ -99,7 +102,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     text += &format!("\n{table}\n");
     for (number, check) in (1..).zip(&checks) {
         let verdict = if check.holds { "holds" } else { "does not hold" };
-        text += &format!("\n{number}. {}: {verdict}\n   {}\n", check.claim, check.arithmetic);
+        text += &format!("\n{number}. {}: {verdict}\n   {}\n", output::plain(&check.claim), check.arithmetic);
     }
     if !checks.is_empty() {
         text += &format!("\n{held} of {} claims hold\n", checks.len());

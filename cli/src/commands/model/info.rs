@@ -29,9 +29,10 @@ pub fn run(model: &str, as_json: bool) -> Result<(), Failure> {
             "context": shape.context, "macs_per_token": macs, "macs_of_the_last_matrix": last,
             "gemma": gemma, "chat": !about.chat.is_empty(), "ends": about.ends,
         });
-        return output::print(&format!("{value:#}\n"));
+        return output::print_raw(&output::json(&value));
     }
-    let licence = if about.licence.is_empty() { "not told" } else { &about.licence };
+    let licence =
+        if about.licence.is_empty() { "not told".to_owned() } else { output::plain(&about.licence) };
     let million = |macs: u64| macs as f64 / 1e6;
     output::print(&format!(
         "name        {}\nlicence     {licence}\nimage       {} bytes, check {:08x}\n\
@@ -39,7 +40,7 @@ pub fn run(model: &str, as_json: bool) -> Result<(), Failure> {
          {}vocabulary  {} tokens\ncontext     {} tokens\n\
          a token     {:.3} M multiplications by weights, {:.3} M of them for its logits\n\
          chat        {}\n",
-        about.name,
+        output::plain(&about.name),
         bytes.len(),
         header.check,
         shape.width,

@@ -50,6 +50,10 @@ const TEXTS: [&str; 3] = [
     include_str!("../../../../LICENSE"),
 ];
 
+/// What the default text says nothing about.
+const UNFIT: &str = "the text is documentation of this program, which the model may not have been made for: the two perplexities compare with each \
+                     other only. Give a TEXT of the model's own kind to judge the model\n";
+
 /// Prints how near the integers come.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let texts: Vec<String> = if args.texts.is_empty() {
@@ -104,20 +108,21 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let good = all.mean_divergence() <= args.max_divergence && change.abs() <= args.max_change;
     if args.json {
         let value = json!({
-            "model": image.about.name, "positions": all.positions, "window": args.window,
+            "model": image.about.name, "text": if args.texts.is_empty() { "documentation of this program" } else { "given" },
+            "positions": all.positions, "window": args.window,
             "mean_divergence": all.mean_divergence(), "largest_divergence": all.largest,
             "perplexity": { "exact": published, "held": held, "change": change },
             "agreement": all.agreement(), "largest_stored": largest, "seconds": began.elapsed().as_secs_f64(), "good": good,
         });
-        output::print(&format!("{value:#}\n"))?;
+        output::print_raw(&output::json(&value))?;
     } else {
         output::print(&format!(
             "{}: {} positions, {} tokens to a sequence, {:.1} s\n\
              divergence  {:.4} nats in the mean (bar {}), {:.3} at most\n\
              perplexity  {held:.3} for {published:.3} ({:+.2} %, bar {:.2} %)\n\
              most likely token the same at {:.1} % of positions\n\
-             keys and values up to {:.1} (cut at 508.0)\n",
-            image.about.name,
+             keys and values up to {:.1} (cut at 508.0)\n{}",
+            output::plain(&image.about.name),
             all.positions,
             args.window,
             began.elapsed().as_secs_f64(),
@@ -128,6 +133,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             100.0 * args.max_change,
             100.0 * all.agreement(),
             largest,
+            if args.texts.is_empty() { UNFIT } else { "" },
         ))?;
     }
     Ok(ExitCode::from(if good { 0 } else { DIFFERENT }))

@@ -30,7 +30,7 @@ pub fn run(model: &str, as_json: bool) -> Result<(), Failure> {
             "words": hex(&program.words), "layers": layers, "map": map, "table_byte": program.table,
             "program_byte": program.start, "block_bytes": program.block,
         });
-        return output::print(&format!("{value:#}\n"));
+        return output::print_raw(&output::json(&value));
     }
     let mut text = String::new();
     for part in &program.map {

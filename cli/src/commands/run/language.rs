@@ -14,7 +14,7 @@ use doorbell_runtime::pipeline::{
 };
 use doorbell_runtime::reward::{JudgeError, Texts};
 use doorbell_runtime::rollout::RolloutId;
-use doorbell_runtime::trajectory::{Finished, PostError, Stored, WriterError};
+use doorbell_runtime::trajectory::{Finished, PostError, PromptStore, Stored, WriterError};
 use doorbell_trace::{Request, Trace};
 use doorbell_verify::language::Given;
 use doorbell_verify::replay;
@@ -136,6 +136,11 @@ impl Models {
         })
     }
 
+    /// The same, with their texts, for the log.
+    pub fn stored_prompts(&self) -> Box<dyn PromptStore> {
+        Box::new(StoredPrompts { source: self.prompts(), models: self.clone() })
+    }
+
     /// Where its versions are laid on a device.
     pub fn weights(&self, device: &dyn Device) -> Publishing {
         Publishing { weights: Weights::new(device, self.longest()), models: self.clone() }
@@ -161,6 +166,20 @@ impl Models {
             blocks: sequence.blocks.as_deref(),
         };
         given.check(&spans, self.turns[0].sampling(finished.seed, finished.device_rollout))
+    }
+}
+
+/// The prompts as the log keeps them.
+struct StoredPrompts {
+    source: Box<dyn PromptSource>,
+    models: Models,
+}
+
+impl PromptStore for StoredPrompts {
+    fn prompt(&mut self, request: u64, out: &mut [u32]) -> Option<&str> {
+        let place = self.models.place(request);
+        self.source.prompt(request, &self.models.requests[place], out);
+        Some(self.models.prompts.as_ref()?.texts.get(place)?)
     }
 }
 

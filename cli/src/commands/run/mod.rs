@@ -1,5 +1,6 @@
 //! `doorbell run`: drives every rollout of a trace through its whole life.
 
+mod identity;
 mod inject;
 mod language;
 mod prompts;
@@ -155,8 +156,12 @@ pub struct Args {
     /// Abort every Nth rollout as soon as it decodes; 0 is none
     #[arg(long, value_name = "N", default_value_t = 0)]
     abort_every: u32,
-    /// Seed of the sampling policy, and of what is random in simulated memory
-    #[arg(long, default_value_t = 1)]
+    /// Seed of the sampling policy, and of what is random in simulated memory; by default 1, or with --store the first from 1 on that no run
+    /// in that log had
+    #[arg(long = "seed", value_name = "SEED")]
+    given_seed: Option<u32>,
+    /// The one that is used.
+    #[arg(skip = 1u32)]
     seed: u32,
     /// Rollouts under way at a time
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
@@ -259,7 +264,8 @@ struct Ran {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> Result<ExitCode, Failure> {
+pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
+    args.seed = identity::seed(args.given_seed, args.store.as_deref())?;
     let kind = Kind::parse(&args.device)?;
     if args.gpus.is_some() && kind != Kind::Gpu {
         return Err(Failure::input(format!("--gpus are for --device gpu, and the device is the {kind}")));
@@ -292,12 +298,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     let models = image.map(|image| Models::new(&args, image, prompts, &mut trace)).transpose()?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
-    let Built { mut pipeline, metrics, collector, device, capacity, publishing, verdict } =
+    let Built { mut pipeline, metrics, collector, device, capacity, publishing, verdict, run } =
         setup::build(&args, kind, &trace, models)?;
     let server = args.listen.as_deref().map(|address| Server::start(address, metrics.clone())).transpose();
     let server = server.map_err(Failure::input)?;
     if let Some(server) = &server {
-        eprintln!("serving http://{0}/metrics and http://{0}/status.json", server.address());
+        output::tell(format_args!("serving http://{0}/metrics and http://{0}/status.json", server.address()));
     }
 
     let rollouts = trace.requests.len() as f64 * args.repeat as f64 * f64::from(args.group);
@@ -330,11 +336,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let workers = ends.device.worker_counters().unwrap_or_default();
     let events = collector.map(|collector| collector.finish());
     metrics.end();
-    if let (Some((_, Err(error))), Ok(())) = (&events, &result) {
-        return Err(Failure::input(format!("the trace for Perfetto could not be written: {error}")));
-    }
     // Why the writer failed is known only now.
     let mut reasons: Vec<String> = refused.into_iter().collect();
+    let unwritten = match &events {
+        Some((_, Err(error))) => Some(format!("the trace for Perfetto could not be written: {error}")),
+        _ => None,
+    };
     if let Err(error) = &mut result {
         reasons.push(error.to_string());
     }
@@ -369,21 +376,21 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         alone,
         preempted,
         stored,
+        run,
         first_error,
         facts: facts.as_ref(),
         verdict,
         reasons: &reasons,
     };
-    let to_stderr = matches!(json, Some(Sink::Standard));
-    if let Some(json) = json {
-        json.write(&report.json())?;
-    }
-    if to_stderr {
-        eprint!("{}", report.text())
-    } else {
-        output::print(&report.text())?
-    }
-    Ok(ExitCode::from(if report.succeeded() { 0 } else { DIFFERENT }))
+    let mut failures: Vec<Failure> = unwritten.map(Failure::input).into_iter().collect();
+    failures.extend(output::report(&report.text(), json.map(|json| (json, report.json()))));
+    failures.iter().for_each(|failure| output::tell(format_args!("error: {failure}")));
+    // How the run went matters more than where it could not be written.
+    Ok(match failures.first() {
+        _ if !report.succeeded() => ExitCode::from(DIFFERENT),
+        Some(failure) => failure.exit_code(),
+        None => ExitCode::SUCCESS,
+    })
 }
 
 /// The hot thread. With `warm_up`, it is watched once that many rollouts have ended.
@@ -436,7 +443,10 @@ fn show_progress(trace: &Trace, args: &Args, metrics: &Arc<Metrics>, over: impl 
             let values = metrics.counters.values();
             let seconds = start.elapsed().as_secs_f64();
             bar.set_position(report::ended(&values));
-            bar.set_message(format!("{:.2} M tokens/s", values.tokens_generated as f64 / seconds / 1e6));
+            bar.set_message(format!(
+                "{} tokens/s",
+                output::thousands(values.tokens_generated as f64 / seconds)
+            ));
         }
     }
     bar.finish_and_clear();

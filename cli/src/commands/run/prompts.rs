@@ -17,6 +17,8 @@ pub struct Prompts {
     pub text: Arc<Text>,
     /// Their tokens.
     pub tokens: Vec<Vec<u32>>,
+    /// What the file has for each.
+    pub texts: Vec<String>,
     /// Their reference answers, as far as they have any.
     pub references: Vec<Option<String>>,
 }
@@ -28,9 +30,10 @@ impl Prompts {
         let shape = image.model.shape;
         let text = Text::new(&image.about, shape.vocabulary).map_err(Failure::input)?;
         let source = path.display().to_string();
-        let (mut requests, mut tokens, mut references) = (vec![], vec![], vec![]);
+        let (mut requests, mut tokens, mut texts, mut references) = (vec![], vec![], vec![], vec![]);
         for (Prompt { prompt, answer, max_tokens }, line) in lines.into_iter().zip(1..) {
-            let prompt = models::prompt(&text, shape.context, &prompt, args.raw)
+            let given = prompt;
+            let prompt = models::prompt(&text, shape.context, &given, args.raw)
                 .map_err(|failure| Failure::input(format!("{source}:{line}: {failure}")))?;
             let room = (shape.context - prompt.len()) as u32;
             requests.push(Request {
@@ -40,8 +43,9 @@ impl Prompts {
                 prefix: vec![],
             });
             tokens.push(prompt);
+            texts.push(given);
             references.push(answer);
         }
-        Ok((Prompts { text: Arc::new(text), tokens, references }, Trace { source, requests }))
+        Ok((Prompts { text: Arc::new(text), tokens, texts, references }, Trace { source, requests }))
     }
 }

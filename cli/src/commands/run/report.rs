@@ -13,13 +13,14 @@ use doorbell_runtime::metrics::{CounterValues, ThreadTime};
 use doorbell_runtime::pipeline::Lost;
 use doorbell_runtime::reward::{JudgeFault, Shutdown};
 use doorbell_runtime::trajectory::Stored;
+use doorbell_runtime::trajectory::log::Run;
 use doorbell_trace::{Format, Trace};
 use serde_json::json;
 
 use super::Args;
 use super::language::Verdict;
 use super::reward::{Model, Who};
-use crate::output::table;
+use crate::output::{self, table, thousands};
 use crate::workers::{workers, workers_json};
 
 /// Everything that is known of a run.
@@ -50,6 +51,8 @@ pub struct Report<'a> {
     /// How often a rollout gave its blocks back at a checkpoint.
     pub preempted: u64,
     pub stored: Option<Stored>,
+    /// What the log has noted of the run.
+    pub run: Option<Run>,
     pub first_error: Option<HwCompletion>,
     /// What the guard saw, if it was asked for.
     pub facts: Option<&'a Result<Facts, String>>,
@@ -202,7 +205,7 @@ impl Report<'_> {
         }
         format!(
             "{}{format}: {} requests{model}{groups} on {}, {policy}, {scored}",
-            self.trace.source,
+            output::plain(&self.trace.source),
             self.trace.requests.len(),
             self.device
         )
@@ -301,10 +304,13 @@ impl Report<'_> {
         match &self.args.store {
             None => format!("trajectories: {}, not stored (--store DIR keeps them)", stored.trajectories),
             Some(directory) => format!(
-                "trajectories: {} with {} tokens stored in {}, in {} groups",
+                "trajectories: {} with {} tokens stored in {}{}, in {} writes",
                 stored.trajectories,
                 stored.tokens,
                 directory.display(),
+                self.run
+                    .as_ref()
+                    .map_or_else(String::new, |run| format!(" as run {} (seed {})", run.run, run.seed)),
                 stored.groups
             ),
         }
@@ -369,6 +375,7 @@ impl Report<'_> {
             },
             "trajectories": self.stored.map(|stored| json!({
                 "stored": stored.trajectories, "tokens": stored.tokens, "directory": self.args.store,
+                "run": self.run.as_ref().map(|run| run.run), "run_id": self.run.as_ref().map(|run| &run.id),
             })),
             "strict": facts,
         });
@@ -382,19 +389,10 @@ impl Report<'_> {
                 json!({ "checked": checked, "different": different, "first": first })
             }));
         }
-        serde_json::to_string_pretty(&value).unwrap_or_default() + "\n"
+        output::json(&value)
     }
 }
 
 fn percent(part: f64) -> String {
     format!("{:.1} %", 100.0 * part)
-}
-
-/// Three digits or more and a unit.
-fn thousands(rate: f64) -> String {
-    match rate {
-        rate if rate >= 1e6 => format!("{:.2} M", rate / 1e6),
-        rate if rate >= 1e3 => format!("{:.1} k", rate / 1e3),
-        rate => format!("{rate:.1}"),
-    }
 }

@@ -1,6 +1,5 @@
 //! From the command line to a pipeline with all that it works with.
 
-use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -18,17 +17,18 @@ use doorbell_runtime::pipeline::{
 use doorbell_runtime::reward::{
     AnswerMemory, DigestJudge, Judge, Pool, PoolOptions, Prompts, RangeJudge, RuleJudge, Rules, SlowJudge,
 };
-use doorbell_runtime::trajectory::log::{Log, LogOptions, Sync};
+use doorbell_runtime::trajectory::log::{Log, LogOptions, Run, Sync};
 use doorbell_runtime::trajectory::{RolloutMemory, Spans, WriterHandle, WriterOptions};
 use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 
 use super::super::GpuList;
+use super::identity;
 use super::inject::Faulty;
 use super::language::{self, Checked, Models, Publishing, Verdict};
 use super::reward::{self, Who};
 use super::{Args, Wait};
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{self, Output};
 use doorbell_devices::{Gpus, Kind, Memory, Opened, Settings};
 
 /// Slots of a function's event ring, of which three quarters are for what the device tells of descriptors.
@@ -56,6 +56,8 @@ pub struct Built {
     pub publishing: Option<Publishing>,
     /// What the oracle says of the trajectories, if it is asked.
     pub verdict: Option<Arc<Mutex<Verdict>>>,
+    /// What the log has noted of the run.
+    pub run: Option<Run>,
 }
 
 /// Opens and allocates everything.
@@ -106,22 +108,24 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
     };
 
     let spans = Spans::new(slots, longest_spans(args, longest));
+    let mut run = None;
     let trajectories: Box<dyn TrajectoryStage> = match &args.store {
         None => Box::new(Discard::new(slots)),
         Some(directory) => {
             let sync = if args.no_sync { Sync::Never } else { Sync::EveryGroup };
-            let (log, recovery) =
+            let (mut log, recovery) =
                 Log::open(directory, LogOptions { sync, ..LogOptions::default() }).map_err(Failure::input)?;
             if let Some(torn) = &recovery.torn {
-                eprintln!(
+                output::tell(format_args!(
                     "{}: {} bytes of a write that had not come to its end were cut off",
                     torn.file.display(),
                     torn.bytes
-                );
+                ));
             }
             for damage in &recovery.damage {
-                eprintln!("{damage}");
+                output::tell(format_args!("{damage}"));
             }
+            run = Some(identity::note(args, &mut log, directory, device.name())?);
             let options = WriterOptions {
                 capacity: (slots as usize).next_power_of_two().max(2),
                 longest: longest as usize,
@@ -131,7 +135,8 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
                 logprobs: device.logp_regions(),
                 spans: spans.clone(),
             };
-            Box::new(WriterHandle::start(log, memory, options).map_err(Failure::input)?)
+            let prompts = models.as_ref().map(Models::stored_prompts);
+            Box::new(WriterHandle::start_with_prompts(log, memory, options, prompts).map_err(Failure::input)?)
         }
     };
 
@@ -169,8 +174,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
     };
     let parts = Parts {
         device,
-        // The sq_head of several queue pairs is of none of them.
-        sq_start: (regions.len() == 1).then_some(0),
+        sq_start: Some(0),
         policy: args.policy.build(slots),
         kv,
         rewards,
@@ -182,7 +186,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
         metrics: metrics.clone(),
     };
     let pipeline = Pipeline::new(options, parts).map_err(Failure::input)?;
-    Ok(Built { pipeline, metrics, collector, device: name, capacity, publishing, verdict })
+    Ok(Built { pipeline, metrics, collector, device: name, capacity, publishing, verdict, run })
 }
 
 /// Versions that one rollout may see: each gives it a token at least.
@@ -276,15 +280,21 @@ fn threshold(args: &Args) -> i32 {
     (args.reward_threshold * 65_536.0).round() as i32
 }
 
+/// What is wrong with the rules, with the name of their file.
+fn of_rules(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    let (name, told) = (path.display().to_string(), error.to_string());
+    Failure::input(if told.contains(&name) { told } else { format!("--rules {name}: {told}") })
+}
+
 /// Makes judges, given their numbers.
 fn judge(
     args: &Args,
     models: Option<&Models>,
 ) -> Result<impl FnMut(usize) -> Box<dyn Judge> + Send + use<>, Failure> {
     let rules = args.rules.as_ref().map(|path| {
-        let rules = Rules::read(path).map_err(Failure::input)?;
+        let rules = Rules::read(path).map_err(|error| of_rules(path, &error))?;
         let texts = models.filter(|_| rules.reads_text()).map(Models::texts).transpose()?;
-        RuleJudge::new(rules, texts).map_err(Failure::input)
+        RuleJudge::new(rules, texts).map_err(|error| of_rules(path, &error))
     });
     let rules = rules.transpose()?;
     let threshold = threshold(args);
@@ -361,11 +371,9 @@ fn blocks(
     })
 }
 
-fn perfetto(path: &Path, collector: &Collector, slots: u32) -> Result<Perfetto<BufWriter<File>>, Failure> {
-    let failed =
-        |error: std::io::Error| Failure::input(format!("cannot write the trace {}: {error}", path.display()));
-    // Told before the run, if it cannot be written.
-    Output::open("the trace for Perfetto", path)?.keep();
-    let file = BufWriter::new(File::create(path).map_err(failed)?);
-    Perfetto::new(file, collector.clock().clone(), slots).map_err(failed)
+/// Told before the run, if it cannot be written.
+fn perfetto(path: &Path, collector: &Collector, slots: u32) -> Result<Perfetto<BufWriter<Output>>, Failure> {
+    let out = Output::open("the trace for Perfetto", path)?.stream()?;
+    Perfetto::new(out, collector.clock().clone(), slots)
+        .map_err(|error| Failure::input(format!("cannot write the trace {}: {error}", path.display())))
 }

@@ -12,7 +12,7 @@ fn r23_the_lives_of_all_descriptors_are_told(#[values(1, 3)] queues: u8) {
     let (mut pipeline, _) = setup.pipeline();
     let rate = TickRate(0);
     let (mut collector, recorder) = Collector::with_device(Clock::simulated(), 8, 1 << 16, rate);
-    pipeline.journal = Journal::new(Some(recorder), None, 64);
+    pipeline.journal = Journal::new(Some(recorder), None, 64, queues.into(), 8);
     pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
 
     let trace = Perfetto::new(vec![], collector.clock().clone(), 8).unwrap();
@@ -33,14 +33,15 @@ fn r23_the_lives_of_all_descriptors_are_told(#[values(1, 3)] queues: u8) {
     }
     // The model adds a token a tick, and posts in one.
     let ran = &device.spans[DeviceSpan::Ran as usize];
-    assert_eq!(ran.sum_ns, pipeline.metrics.counters.values().tokens_generated);
-    assert_eq!(device.spans[DeviceSpan::Posted as usize].sum_ns, completed);
+    assert_eq!(ran.sum, pipeline.metrics.counters.values().tokens_generated);
+    assert_eq!(device.spans[DeviceSpan::Posted as usize].sum, completed);
     assert!(report.to_string().contains("in ticks of the device"), "{report}");
 
     let text = String::from_utf8(trace.finish().unwrap()).unwrap();
     let entries: serde_json::Value = serde_json::from_str(&text).unwrap();
     let slices = entries.as_array().unwrap().iter().filter(|entry| entry["ph"] == "X").count();
     assert_eq!(slices as u64, completed);
+    assert!(text.contains("a tick of its own clock shown as 1 ns"), "{text:.500}");
     for queue in 0..queues {
         assert!(text.contains(&format!("queue pair {queue}, worker 0")), "{text:.500}");
     }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use super::frame::{FILE_HEAD, MAX_TOKENS, RECORD_HEAD, file_head, seal};
 use super::read::{Damage, Piece, Scan, Torn};
 use super::volume::{Append, Disk, Volume};
-use super::{LogError, LogOptions, Sync, file_name, files};
-use crate::trajectory::record::{self, Body, Finished};
+use super::{LogError, LogOptions, Run, Sync, file_name, files, runs};
+use crate::trajectory::record::{self, Body, Finished, PromptBody};
 
 /// A log that is being written: the only writer of its directory.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub struct Log<V: Volume = Disk> {
     directory: PathBuf,
     options: LogOptions,
     current: Option<Current<V::File>>,
+    /// Whether the next group goes to a new file. The current one stays open, and locked, until that one is.
+    full: bool,
     /// Records that were appended and not yet written.
     group: Vec<u8>,
     /// Number of the next record.
@@ -28,7 +30,7 @@ pub struct Log<V: Volume = Disk> {
     /// Why nothing more is taken.
     dead: Option<String>,
     /// Holds off other writers; the system lets go of it when the process ends, however it ends.
-    _lock: File,
+    _lock: Lock,
 }
 
 /// The file that is being written.
@@ -89,9 +91,13 @@ impl<V: Volume> Log<V> {
                 }
             }
             recovery.next = scan.next;
-            let bytes = recovery.torn.as_ref().map_or(scan.position(), |torn| torn.offset);
+            let kept = recovery.torn.as_ref().map_or(scan.position(), |torn| torn.offset);
+            // A file of an older version without a record holds nothing that was stored. The next file would have its name, so it
+            // becomes that file.
+            let unused = scan.older && recovery.damage.is_empty() && scan.next == first;
+            let bytes = if unused { 0 } else { kept };
             let reopened = reopen(&mut volume, path, bytes, first, options)?;
-            current = (recovery.damage.is_empty() && !scan.older).then_some(reopened);
+            current = (recovery.damage.is_empty() && (!scan.older || unused)).then_some(reopened);
         }
         let next = recovery.next;
         let log = Self {
@@ -99,6 +105,7 @@ impl<V: Volume> Log<V> {
             directory: directory.to_owned(),
             options,
             current,
+            full: false,
             group: Vec::with_capacity(options.group_bytes),
             next,
             stored: next,
@@ -107,6 +114,14 @@ impl<V: Volume> Log<V> {
             _lock: lock,
         };
         Ok((log, recovery))
+    }
+
+    /// Notes the run whose records follow, and returns it with its number and its first record.
+    ///
+    /// # Errors
+    /// `Io` if it cannot be noted.
+    pub fn begin_run(&mut self, run: Run) -> Result<Run, LogError> {
+        runs::note(&self.directory, Run { first: self.next, ..run })
     }
 
     /// Adds a record to the group, and returns its number. It is stored once [`stored`](Self::stored) is above that.
@@ -126,15 +141,24 @@ impl<V: Volume> Log<V> {
         if body.logprobs.len() != logprobs || spans != finished.spans as usize || spans > most {
             return Err(LogError::Parts { rollout, spans, logprobs: body.logprobs.len() });
         }
+        let fits = body.prompt.is_none_or(|PromptBody { tokens, text }| {
+            tokens.len() == finished.prompt_tokens as usize
+                && tokens.len() <= MAX_TOKENS
+                && text.is_none_or(|text| text.len() <= record::TEXT_MAX)
+        });
+        if !fits {
+            return Err(LogError::Parts { rollout, spans, logprobs: body.logprobs.len() });
+        }
         self.require_alive()?;
         let frame = RECORD_HEAD + record::payload_bytes(finished, body);
         if !self.group.is_empty() && self.group.len() + frame > self.options.group_bytes {
             self.commit()?;
         }
-        let begun = self.current.as_ref().map_or(0, |current| current.bytes) + self.group.len() as u64;
+        let current = self.current.as_ref().filter(|_| !self.full);
+        let begun = current.map_or(0, |current| current.bytes) + self.group.len() as u64;
         if begun > FILE_HEAD as u64 && begun + frame as u64 > self.options.file_bytes {
             self.commit()?;
-            self.current = None;
+            self.full = true;
         }
         let start = self.group.len();
         self.group.resize(start + RECORD_HEAD, 0);
@@ -163,9 +187,10 @@ impl<V: Volume> Log<V> {
 
     fn write_group(&mut self) -> Result<(), LogError> {
         let current = match &mut self.current {
-            Some(current) => current,
-            none => none.insert(begin(&mut self.volume, &self.directory, self.stored, self.options)?),
+            Some(current) if !self.full => current,
+            other => other.insert(begin(&mut self.volume, &self.directory, self.stored, self.options)?),
         };
+        self.full = false;
         current.file.write_all(&self.group).map_err(LogError::io("write", &current.path))?;
         if self.options.sync == Sync::EveryGroup {
             current.file.sync().map_err(LogError::io("sync", &current.path))?;
@@ -240,7 +265,15 @@ fn make<V: Volume>(volume: &mut V, directory: &Path, options: LogOptions) -> Res
     Ok(())
 }
 
-fn lock(directory: &Path) -> Result<File, LogError> {
+/// What holds off other writers: the file `lock`, the only one that older programs look at, and the directory itself. The file can be
+/// deleted while a writer runs; the directory cannot be without the log. Each segment is locked too ([`Disk`]).
+#[derive(Debug)]
+struct Lock {
+    _file: File,
+    _directory: File,
+}
+
+fn lock(directory: &Path) -> Result<Lock, LogError> {
     let path = directory.join("lock");
     let file = File::options()
         .create(true)
@@ -249,10 +282,25 @@ fn lock(directory: &Path) -> Result<File, LogError> {
         .open(&path)
         .map_err(LogError::io("open", &path))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(LogError::Locked { directory: directory.to_owned() }),
-        Err(TryLockError::Error(source)) => Err(LogError::io("lock", &path)(source)),
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(LogError::Locked { directory: directory.to_owned() }),
+        Err(TryLockError::Error(source)) => return Err(LogError::io("lock", &path)(source)),
     }
+    let held = File::open(directory).map_err(LogError::io("open", directory))?;
+    match held.try_lock() {
+        Err(TryLockError::WouldBlock) => return Err(LogError::Locked { directory: directory.to_owned() }),
+        // Some network file systems lock no directories. The segments' locks remain.
+        Ok(()) | Err(TryLockError::Error(_)) => {}
+    }
+    Ok(Lock { _file: file, _directory: held })
+}
+
+/// A segment that another writer has locked, or that the system refused.
+fn opened<F>(file: io::Result<F>, what: &'static str, path: &Path) -> Result<F, LogError> {
+    file.map_err(|source| match (source.kind(), path.parent()) {
+        (io::ErrorKind::WouldBlock, Some(directory)) => LogError::Locked { directory: directory.to_owned() },
+        _ => LogError::io(what, path)(source),
+    })
 }
 
 /// Makes the file whose first record is number `first`. The file and its head are on disk before any record is.
@@ -263,7 +311,7 @@ fn begin<V: Volume>(
     options: LogOptions,
 ) -> Result<Current<V::File>, LogError> {
     let path = directory.join(file_name(first));
-    let file = volume.create(&path).map_err(LogError::io("create", &path))?;
+    let file = opened(volume.create(&path), "create", &path)?;
     let mut current = Current { path, file, bytes: 0 };
     write_head(&mut current, first)?;
     if options.sync == Sync::EveryGroup {
@@ -272,7 +320,7 @@ fn begin<V: Volume>(
     Ok(current)
 }
 
-/// Goes on behind `bytes` bytes of an older file; fewer than a head means that it was made and never written.
+/// Goes on after `bytes` bytes of an existing file; fewer than a head means that it was made and never written.
 fn reopen<V: Volume>(
     volume: &mut V,
     path: PathBuf,
@@ -280,7 +328,7 @@ fn reopen<V: Volume>(
     first: u64,
     options: LogOptions,
 ) -> Result<Current<V::File>, LogError> {
-    let file = volume.reopen(&path, bytes).map_err(LogError::io("reopen", &path))?;
+    let file = opened(volume.reopen(&path, bytes), "reopen", &path)?;
     let mut current = Current { path, file, bytes };
     if bytes == 0 {
         write_head(&mut current, first)?;

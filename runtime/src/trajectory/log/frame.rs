@@ -4,7 +4,7 @@
 use crc32c::{crc32c, crc32c_append};
 
 /// Version of the format, in the head of each file.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 /// The oldest version that is read: its records are records of this one, too, without what came since.
 const OLDEST: u32 = 1;
 

@@ -5,6 +5,7 @@
 mod append;
 mod frame;
 mod read;
+mod runs;
 #[cfg(test)]
 mod tests;
 mod volume;
@@ -16,6 +17,7 @@ use std::time::Duration;
 pub use append::{Log, Recovery};
 pub use frame::MAX_TOKENS;
 pub use read::{Damage, DamageKind, Piece, Reader, Torn, Verified};
+pub use runs::{Run, run_of, runs};
 pub use volume::{Append, Disk, Volume};
 
 /// When a group of records counts as stored.
@@ -90,6 +92,13 @@ pub enum LogError {
         found: u32,
     },
 
+    /// Something else has the name of a file of the log.
+    #[error("{} is no regular file, so it is no part of a log; move it away, or give another directory", path.display())]
+    Foreign {
+        /// What has the name.
+        path: PathBuf,
+    },
+
     /// A record that the log cannot hold.
     #[error(
         "the record of rollout {rollout} has {tokens} tokens and announces {announced}: both must be the same, and at \
@@ -107,7 +116,7 @@ pub enum LogError {
     /// A record whose parts are not those that it announces.
     #[error(
         "the record of rollout {rollout} has {spans} spans and {logprobs} log-probabilities, and announces others; or there are \
-         more than 2^24 - 1 spans"
+         more than 2^24 - 1 spans, or its prompt is not as long as announced, or has over 2^28 tokens or bytes of text"
     )]
     Parts {
         /// The rollout.
@@ -158,7 +167,7 @@ fn file_name(first: u64) -> String {
 /// The log's files in `directory`, in order, each with the number of its first record.
 ///
 /// # Errors
-/// `Io` if the directory cannot be read.
+/// `Io` if the directory cannot be read, `Foreign` if an entry with such a name is no regular file.
 fn files(directory: &Path) -> Result<Vec<(u64, PathBuf)>, LogError> {
     let entries = std::fs::read_dir(directory).map_err(LogError::io("read the directory", directory))?;
     let mut files = vec![];
@@ -171,7 +180,12 @@ fn files(directory: &Path) -> Result<Vec<(u64, PathBuf)>, LogError> {
             .filter(|digits| digits.len() == 20)
             .and_then(|digits| digits.parse().ok())
             .filter(|&first| first < MAX_NUMBER);
-        files.extend(first.map(|first| (first, path)));
+        let Some(first) = first else { continue };
+        // A pipe would never end, and a directory or a dangling link holds no record.
+        if !path.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            return Err(LogError::Foreign { path });
+        }
+        files.push((first, path));
     }
     files.sort();
     Ok(files)

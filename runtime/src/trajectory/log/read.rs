@@ -157,7 +157,9 @@ impl Reader {
                 Piece::Record(trajectory) => {
                     verified.records += 1;
                     verified.tokens += trajectory.tokens.len() as u64;
-                    verified.bytes += (RECORD_HEAD + record::FIXED + 4 * trajectory.tokens.len()) as u64;
+                    verified.bytes += (RECORD_HEAD
+                        + record::payload_bytes(&trajectory.finished, &trajectory.body()))
+                        as u64;
                     each(trajectory)?;
                 }
                 Piece::Damage(damage) => verified.damage.push(damage),

@@ -48,6 +48,7 @@ fn trajectory(number: u64, tokens: usize) -> Trajectory {
         tokens: (0..tokens as u32).map(|k| k.wrapping_mul(0x9E37_79B9) ^ word).collect(),
         spans: vec![],
         logprobs: None,
+        prompt: None,
     }
 }
 
@@ -189,21 +190,21 @@ fn another_version_is_told_and_left_alone() {
     let directory = tempdir().unwrap();
     let files = written(directory.path(), 2, small());
     let mut bytes = fs::read(&files[0]).unwrap();
-    bytes[8] = 4;
+    bytes[8] = 5;
     let check = crc32c::crc32c(&bytes[..28]);
     bytes[28..32].copy_from_slice(&check.to_le_bytes());
     fs::write(&files[0], &bytes).unwrap();
     let error = Log::open(directory.path(), small()).unwrap_err();
-    assert!(matches!(error, LogError::Version { found: 4, .. }), "{error}");
+    assert!(matches!(error, LogError::Version { found: 5, .. }), "{error}");
     let mut reader = Reader::open(directory.path()).unwrap();
-    assert!(matches!(reader.next(), Some(Err(LogError::Version { found: 4, .. }))));
+    assert!(matches!(reader.next(), Some(Err(LogError::Version { found: 5, .. }))));
     assert!(reader.next().is_none());
     assert_eq!(fs::read(&files[0]).unwrap(), bytes);
 }
 
 /// Files of older versions are read, and never written on: what comes later has a file of its own.
 #[rstest]
-fn an_older_version_is_read_and_left_alone(#[values(1, 2)] version: u8) {
+fn an_older_version_is_read_and_left_alone(#[values(1, 2, 3)] version: u8) {
     let directory = tempdir().unwrap();
     let files = written(directory.path(), 2, small());
     let mut bytes = fs::read(&files[0]).unwrap();
@@ -215,6 +216,138 @@ fn an_older_version_is_read_and_left_alone(#[values(1, 2)] version: u8) {
     assert_eq!(files.len(), 2);
     assert_eq!(fs::read(&files[0]).unwrap(), bytes);
     assert_eq!(whole(&pieces(directory.path())), [0, 1, 2, 3]);
+}
+
+/// What an older program left when it was killed before its first record was whole. The next file would have the same name.
+#[rstest]
+fn a_last_file_without_a_record_is_written_on(
+    #[values(1, 2, 3, 4)] version: u8,
+    #[values(0, 1)] before: u64,
+    #[values(0, 1, 23, 24, 60)] torn: usize,
+) {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join(file_name(3 * before));
+    if before > 0 {
+        written(directory.path(), 3, small());
+    }
+    let mut head = frame::file_head(3 * before);
+    head[8] = version;
+    let check = crc32c::crc32c(&head[..28]);
+    head[28..].copy_from_slice(&check.to_le_bytes());
+    let mut record = vec![0; 200];
+    frame::seal(&mut record, 3 * before);
+    fs::write(&path, [&head[..], &record[..torn]].concat()).unwrap();
+    for run in 1..=2 {
+        written(directory.path(), 2, small());
+        let pieces = pieces(directory.path());
+        assert_eq!(whole(&pieces), (0..3 * before + 2 * run).collect::<Vec<_>>());
+        assert!(damage(&pieces).is_empty());
+    }
+}
+
+/// Whatever the last file holds, a writer goes on: it takes the file, or begins the next one.
+#[rstest]
+#[case(vec![])]
+#[case(b"text of somebody".to_vec())]
+#[case(vec![0; 500])]
+#[case(vec![0xA5; 500])]
+#[case(frame::file_head(7).to_vec())]
+fn any_last_file_lets_a_writer_go_on(#[case] content: Vec<u8>) {
+    let directory = tempdir().unwrap();
+    fs::write(directory.path().join(file_name(0)), content).unwrap();
+    for run in 1..=2 {
+        written(directory.path(), 3, small());
+        assert_eq!(whole(&pieces(directory.path())).len(), 3 * run);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_refused_by_its_name() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join(file_name(0));
+    let refused = || {
+        let written = Log::open(directory.path(), small()).map(drop).unwrap_err();
+        let read = Reader::open(directory.path()).map(drop).unwrap_err();
+        assert!(
+            matches!((&written, &read), (LogError::Foreign { .. }, LogError::Foreign { .. })),
+            "{written}"
+        );
+        assert!(written.to_string().starts_with(&path.display().to_string()), "{written}");
+    };
+    fs::create_dir(&path).unwrap();
+    refused();
+    fs::remove_dir(&path).unwrap();
+    std::os::unix::fs::symlink(directory.path().join("nowhere"), &path).unwrap();
+    refused();
+}
+
+/// The lock file can be deleted, but neither the directory nor the segment in use.
+#[test]
+fn a_deleted_lock_file_lets_no_second_writer_in() {
+    let directory = tempdir().unwrap();
+    let (mut log, _) = Log::open(directory.path(), small()).unwrap();
+    let refused = |when: &str| {
+        fs::remove_file(directory.path().join("lock")).unwrap();
+        let second = Log::open(directory.path(), small());
+        assert!(matches!(second, Err(LogError::Locked { .. })), "{when}: {second:?}");
+    };
+    refused("before the first file");
+    for number in 0..20 {
+        append(&mut log, number, length(number)).unwrap();
+        log.commit().unwrap();
+        refused("while files rotate");
+    }
+    // The segment has a lock of its own, for file systems that lock no directories.
+    let (_, last) = files(directory.path()).unwrap().pop().unwrap();
+    let bytes = fs::read(&last).unwrap();
+    assert_eq!(Disk.reopen(&last, 0).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(fs::read(&last).unwrap(), bytes, "nothing was cut off");
+    drop(log);
+    assert_eq!(Log::open(directory.path(), small()).unwrap().1.next, 20);
+}
+
+/// Runs into one log are told apart, also where one was killed as it noted itself, or an older program wrote before.
+#[test]
+fn a_record_tells_its_run() {
+    let directory = tempdir().unwrap();
+    written(directory.path(), 2, small());
+    assert!(runs(directory.path()).unwrap().is_empty());
+    for run in 1..=3 {
+        let (mut log, recovery) = Log::open(directory.path(), small()).unwrap();
+        let noted = log.begin_run(Run { seed: 7, ..Run::default() }).unwrap();
+        assert_eq!((noted.run, noted.first, noted.seed), (run, recovery.next, 7));
+        assert!(
+            noted.id.len() == 16
+                && runs(directory.path()).unwrap().iter().filter(|run| run.id == noted.id).count() == 1
+        );
+        append(&mut log, recovery.next, 3).unwrap();
+        log.commit().unwrap();
+        let mut file = fs::File::options().append(true).open(directory.path().join("runs.jsonl")).unwrap();
+        file.write_all(b"{\"run\":9").unwrap();
+    }
+    let runs = runs(directory.path()).unwrap();
+    let told: Vec<_> = (0..5).map(|number| run_of(&runs, number).map(|run| run.run)).collect();
+    assert_eq!(told, [None, None, Some(1), Some(2), Some(3)]);
+}
+
+/// Spans, group statistics and log-probabilities count as bytes of a record.
+#[test]
+fn every_byte_of_a_record_is_counted() {
+    let directory = tempdir().unwrap();
+    let (mut log, _) = Log::open(directory.path(), small()).unwrap();
+    let mut record = trajectory(0, 3);
+    record.finished.spans = 1;
+    record.finished.has_logprobs = true;
+    record.finished.group = Some(crate::trajectory::GroupScore { mean: 0.5, advantage: 1.0 });
+    let spans = [Span { version: 1, first: 0 }];
+    let body =
+        Body { tokens: &record.tokens, spans: &spans, logprobs: &[-1.0, -2.0, -3.0], ..Body::default() };
+    log.append(&record.finished, &body).unwrap();
+    log.commit().unwrap();
+    let (_, file) = files(directory.path()).unwrap().pop().unwrap();
+    let verified = Reader::open(directory.path()).unwrap().verify().unwrap();
+    assert_eq!(verified.bytes + frame::FILE_HEAD as u64, file.metadata().unwrap().len());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Where a log's files are written: a disk, or in tests one that fails.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
@@ -45,11 +45,15 @@ impl Volume for Disk {
     type File = File;
 
     fn create(&mut self, path: &Path) -> io::Result<File> {
-        OpenOptions::new().write(true).create_new(true).open(path)
+        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        lock(&file)?;
+        Ok(file)
     }
 
     fn reopen(&mut self, path: &Path, bytes: u64) -> io::Result<File> {
         let mut file = OpenOptions::new().write(true).open(path)?;
+        // Before anything is cut off, as another writer may be appending.
+        lock(&file)?;
         if file.metadata()?.len() != bytes {
             file.set_len(bytes)?;
         }
@@ -59,6 +63,18 @@ impl Volume for Disk {
 
     fn sync_directory(&mut self, directory: &Path) -> io::Result<()> {
         fs::File::open(directory)?.sync_all()
+    }
+}
+
+/// Keeps other writers off the segment until the file is closed.
+///
+/// # Errors
+/// `WouldBlock` if another writer has it.
+fn lock(file: &File) -> io::Result<()> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+        // A file system without locks: the file `lock` could not be locked either.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
     }
 }
 

@@ -192,6 +192,26 @@ fn what_no_region_holds_is_an_error_that_names_the_rollout() {
     }
 }
 
+/// A record that cannot be stored takes none with it that came before, though they wait for the same sync.
+#[test]
+fn whole_records_before_a_bad_one_are_kept() {
+    let directory = tempdir().unwrap();
+    let hour = Duration::from_secs(3600);
+    let options = LogOptions { group_delay: hour, group_bytes: 1 << 20, ..LogOptions::default() };
+    let (log, _) = Log::open(directory.path(), options).unwrap();
+    let mut recorder = WriterHandle::start(log, memory(), OPTIONS).unwrap();
+    for slot in 0..5 {
+        recorder.post(finished(slot, 3)).unwrap();
+    }
+    recorder.post(Finished { shard: 2, ..finished(5, 3) }).unwrap();
+    await_failure(&recorder);
+    assert_eq!(recorder.stored(&mut [RolloutId::from_bits(0); 8]), 0, "nothing of its group is reported");
+    Box::new(recorder).finish().unwrap_err();
+    let verified = Reader::open(directory.path()).unwrap().verify().unwrap();
+    assert_eq!((verified.records, verified.tokens, verified.torn), (5, 15, None));
+    assert!(verified.damage.is_empty());
+}
+
 /// A disk whose syncs wait until the test lets them, and fail or panic when it says so.
 struct Gate(Receiver<Outlook>);
 

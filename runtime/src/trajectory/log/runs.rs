@@ -1,0 +1,82 @@
+//! Which runs wrote a log: a line of JSON for each, in the file `runs.jsonl` beside the log's files.
+
+use std::collections::hash_map::RandomState;
+use std::fs::{self, File};
+use std::hash::BuildHasher;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::LogError;
+
+/// Name of the file.
+const FILE: &str = "runs.jsonl";
+
+/// What a run says about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// Number of the run in this log, from 1.
+    pub run: u32,
+    /// Names the run among those of all logs: 16 hexadecimal digits, drawn.
+    pub id: String,
+    /// Number of its first record. Its records end where those of the next run begin.
+    pub first: u64,
+    /// When it began, in milliseconds since 1970.
+    pub started_ms: u64,
+    /// Seed of its draws.
+    pub seed: u64,
+    /// Version of the program.
+    pub doorbell: String,
+    /// The device.
+    pub device: String,
+    /// The language model, if there is one.
+    pub model: Option<String>,
+    /// Arguments of the command, without the program.
+    pub arguments: Vec<String>,
+}
+
+/// The runs that wrote the log in `directory`, in order; none if programs did that knew of no runs. A line that is no run is passed over: its
+/// writer was killed.
+///
+/// # Errors
+/// `Io` if the file is there and cannot be read.
+pub fn runs(directory: &Path) -> Result<Vec<Run>, LogError> {
+    let path = directory.join(FILE);
+    match fs::read(&path) {
+        Ok(bytes) => Ok(bytes
+            .split(|&byte| byte == b'\n')
+            .filter_map(|line| serde_json::from_slice(line).ok())
+            .collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
+        Err(error) => Err(LogError::io("read", &path)(error)),
+    }
+}
+
+/// The run that wrote record `number`.
+pub fn run_of(runs: &[Run], number: u64) -> Option<&Run> {
+    runs.iter().rev().find(|run| run.first <= number)
+}
+
+/// Notes a run, which gets the next number.
+pub(super) fn note(directory: &Path, run: Run) -> Result<Run, LogError> {
+    let last = runs(directory)?.iter().map(|run| run.run).max().unwrap_or(0);
+    // The keys of a hasher are drawn by the system.
+    let id = format!("{:016x}", RandomState::new().hash_one((std::process::id(), run.started_ms)));
+    let run = Run { run: last.saturating_add(1), id, ..run };
+    let path = directory.join(FILE);
+    let io = |source| LogError::io("write", &path)(source);
+    let mut file = File::options().read(true).append(true).create(true).open(&path).map_err(io)?;
+    let mut line = serde_json::to_vec(&run).map_err(|error| io(error.into()))?;
+    line.push(b'\n');
+    // A killed writer may have left half a line.
+    if file.metadata().map_err(io)?.len() > 0 {
+        let mut end = [0];
+        file.seek(SeekFrom::End(-1)).and_then(|_| file.read_exact(&mut end)).map_err(io)?;
+        if end != *b"\n" {
+            line.insert(0, b'\n');
+        }
+    }
+    file.write_all(&line).and_then(|()| file.sync_data()).map_err(io)?;
+    Ok(run)
+}
