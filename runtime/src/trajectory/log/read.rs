@@ -223,7 +223,8 @@ pub(super) struct Scan {
     pub older: bool,
 }
 
-/// What one attempt to read a frame found.
+/// What one attempt to read a frame found. One lives at a time, in the loop that reads.
+#[expect(clippy::large_enum_variant, reason = "a box would allocate for each record")]
 enum Frame {
     End,
     /// One whose head is whole.
