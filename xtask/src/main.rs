@@ -132,7 +132,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Wave(options) => return wave::run(&root, &options),
         Command::GpuCheck => gpu_check::run(&root)?,
         Command::Loom => test::loom(&root)?,
-        Command::Tsan => tsan::run(&root)?,
+        Command::Tsan => tsan::run(&root, tsan::Cases::All)?,
         Command::Synth(options) => synth::run(&root, &options)?,
         Command::Lab(options) => return lab::run(&root, &options),
         Command::Lint => lint::run(&root)?,

@@ -33,12 +33,25 @@ fn processor_seconds() -> Option<f64> {
 pub struct Steps {
     title: &'static str,
     rows: Vec<(String, Outcome)>,
+    /// What a step of this name is for, shown in its line of the summary.
+    purposes: &'static [(&'static str, &'static str)],
 }
 
 impl Steps {
     /// No step yet.
     pub fn new(title: &'static str) -> Steps {
-        Steps { title, rows: Vec::new() }
+        Steps { title, rows: Vec::new(), purposes: &[] }
+    }
+
+    /// The summary says of each step what it is for.
+    pub fn with_purposes(self, purposes: &'static [(&'static str, &'static str)]) -> Steps {
+        Steps { purposes, ..self }
+    }
+
+    /// What a step is for, as it stands behind its costs.
+    fn purpose(&self, name: &str) -> String {
+        let purpose = self.purposes.iter().find(|(step, _)| *step == name);
+        purpose.map_or(String::new(), |(_, purpose)| format!("  {purpose}"))
     }
 
     /// Runs a step; a failure is noted and does not hold up the next one.
@@ -80,7 +93,7 @@ impl Steps {
                     total += processor.unwrap_or(0.0);
                     let processor =
                         processor.map_or(String::new(), |seconds| format!("  {seconds:>7.1} s of CPU"));
-                    format!("ok       {:>7.1} s{processor}", elapsed.as_secs_f64())
+                    format!("ok       {:>7.1} s{processor}{}", elapsed.as_secs_f64(), self.purpose(name))
                 }
                 Outcome::Failed(reason) => {
                     failed.push(name.as_str());
@@ -133,6 +146,15 @@ mod tests {
         assert!(
             processor_seconds().unwrap() > before,
             "a busy shell takes more than a hundredth of a second"
+        );
+    }
+
+    #[test]
+    fn a_step_says_what_it_is_for() {
+        let steps = Steps::new("test").with_purposes(&[("lint", "the sources look alike")]);
+        assert_eq!(
+            (steps.purpose("lint").as_str(), steps.purpose("other").as_str()),
+            ("  the sources look alike", "")
         );
     }
 

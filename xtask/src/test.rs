@@ -41,7 +41,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if options.long {
         return drawn::long(root, options.start.first(), options.rust);
     }
-    let mut steps = Steps::new("test");
+    let mut steps = Steps::new("test").with_purposes(&PURPOSES);
     steps.run("contract", || contract::run(root, true));
     steps.run("testbenches", || rtl_test::run(root, &rtl_test::Options::default()));
     steps.run("cocotb", || cocotb::run(root, &cocotb::Options::default()));
@@ -60,10 +60,25 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     }
     match tsan::missing() {
         Some(reason) => steps.skip("tsan", reason),
-        None => steps.run("tsan", || tsan::run(root)),
+        None => steps.run("tsan", || tsan::run(root, tsan::Cases::Short)),
     }
     steps.finish()
 }
+
+/// What each step of `test` is for; docs/testing.md says it too, with what the step costs.
+const PURPOSES: [(&str, &str); 8] = [
+    ("contract", "generated files are the contract's"),
+    (
+        "testbenches",
+        "the RTL, by benches of its own language that share nothing with the Rust side but the contract",
+    ),
+    ("cocotb", "the RTL as an integrator sees it, from Python, on two simulators"),
+    ("gpu-check", "the kernels compile for every architecture, spill no register and fence each proxy"),
+    ("cargo test: build", "the devices verilated and compiled, and every program of tests"),
+    ("cargo test", "every Rust test, the conformance suite on model, RTL and the kernel's text among them"),
+    ("NVRTC", "the kernels compile at run time too"),
+    ("tsan", "no order in the kernel's text rests on luck; a weakened kernel is noticed"),
+];
 
 /// Every test of the workspace.
 const WORKSPACE: [&str; 3] = ["test", "--workspace", "--release"];
@@ -152,6 +167,17 @@ mod tests {
         let options = Options { start: Start::at(7), ..Options::default() };
         let error = run(Path::new("nowhere"), &options).unwrap_err().to_string();
         assert!(error.contains("--long"), "{error}");
+    }
+
+    #[test]
+    fn the_page_of_tests_has_each_step_with_its_purpose() {
+        let page = include_str!("../../docs/testing.md");
+        for (step, purpose) in PURPOSES {
+            let is_row = |line: &str| {
+                line.starts_with(&format!("| {step} | ")) && line.ends_with(&format!(" | {purpose} |"))
+            };
+            assert!(page.lines().any(is_row), "docs/testing.md has no row of the step {step}: {purpose}");
+        }
     }
 
     #[test]
