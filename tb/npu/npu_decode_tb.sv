@@ -1,6 +1,6 @@
 // npu_decode against the interpreter's table: every opcode, function, kind and register, every bit that must be 0, and words by
 // chance. Fields are held to the words by the bench of npu_sequencer.
-// vectors: decode 1000
+// vectors: decode 500 1000
 module npu_decode_tb;
   import bench_pkg::*;
   import npu_pkg::*;

@@ -189,7 +189,7 @@ module npu_scoreboard_tb;
   initial begin
     for (int k = 0; k < 4; k++) holds[k] = 0;
     @(posedge rst_n);
-    for (steps = 0; steps < 160; steps = steps + 1) begin
+    for (steps = 0; steps < drawn(110, 160); steps = steps + 1) begin
       waits_for = $sformatf("step %0d", steps);
       for (int k = 0; k < Words; k++) begin
         unit_of[k] = below(4);

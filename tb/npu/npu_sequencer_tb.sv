@@ -69,7 +69,7 @@ module npu_sequencer_tb;
   logic [$bits(npu_issue_t)-1:0] packed_issue;
   logic [$bits(npu_log_t)-1:0]   expected_log;
   logic [31:0]                  seen = '0;
-  int                           fail_at;
+  int                           fail_at, soon;
   logic                         running = 1'b0;
 
   // Every word in order, and none behind one that failed.
@@ -86,7 +86,7 @@ module npu_sequencer_tb;
       in_flight = in_flight + 1;
     end
     if (in_flight > 0 && chance(30)) in_flight = in_flight - 1;
-    if (fail_at >= 0 && got > fail_at && chance(20)) failed <= 1'b1;
+    if (fail_at >= 0 && got > fail_at && chance(soon)) failed <= 1'b1;
     taken <= in_flight < room && chance(70) && !(fail_at >= 0 && got > fail_at);
   end
 
@@ -117,7 +117,9 @@ module npu_sequencer_tb;
       waits_for = $sformatf("case %0d waits for its end", cases);
       slow = chance(30) ? 1 : 60;
       room = between(1, 4);
-      fail_at = (chance(10) && most > 0) ? below(most) : -1;
+      fail_at = (chance((most > 2) ? 30 : 10) && most > 0) ? below(most) : -1;
+      // Late, what is fetched ahead stands full behind the words that nobody takes.
+      soon = chance(50) ? 20 : 2;
       got = 0;
       failed = 1'b0;
       if (!idle) fail("the sequencer is not idle behind a step");

@@ -1,6 +1,6 @@
 // npu_sfu against the interpreter: vectors, heads, gains and turns of any bytes, on-chip memory that stalls, and now and then takes
 // no line for so long that all of the unit must wait.
-// vectors: sfu 100 250
+// vectors: sfu 250
 module npu_sfu_tb;
   import bench_pkg::*;
   import npu_unit_pkg::*;

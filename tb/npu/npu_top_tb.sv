@@ -9,7 +9,7 @@
 //   +both     … or all of them, a context of each: each line ends with its gang, that of a step with the cycle in which it begins as well; with +calm a gang
 //             begins at once behind the one before it, and in every other step up to 300 cycles behind
 //   +alone    one context of one gang has each step
-// vectors: step 6
+// vectors: step 4 6
 module npu_top_tb #(
   parameter int Lines = 128,
   parameter int Model = 8192,
@@ -352,8 +352,8 @@ module npu_top_tb #(
           where.table_entries = numbers[4][11:0];
           where.region        = {10'h200, rnd(), 16'd7};
           where.region_lines  = numbers[5][15:0];
-          // Those that come first, and have no region to write to: their programs embed a token and look a block up.
-          models              = steps < 11;
+          // Those of a model, which have four blocks: their programs embed a token and look a block up.
+          models              = numbers[4] == 4;
           for (int s = 0; s < Seats; s++) begin
             arena_at[s]  = {10'h002, 4'(s), 28'(rnd()), 16'd0} + ADDRESS_BITS'(below(1000));
             region_at[s] = {10'h200, 4'(s), 28'(rnd()), 16'd7};

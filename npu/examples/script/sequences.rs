@@ -236,6 +236,13 @@ pub fn print(seed: u64, count: u64) {
         let words = assemble(&format!("{}\n{word}\nend", lines.join("\n"))).expect("words");
         say(&Case { words, memory: memory.clone(), silent: false, poisoned: None });
     }
+    // The first word of a layer is none: the layer's second line, which is on its way then, stands in nobody's way.
+    let mut spoilt = memory.clone();
+    let first = (MEMORY as usize - 16) * LINE;
+    spoilt[first..first + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+    let layers = "memset.desc index=16 base=184 aux=2\nlayers count=2 words=16 desc=16\nnext\nend";
+    let words = assemble(&format!("{set}\n{layers}")).expect("words");
+    say(&Case { words, memory: spoilt, silent: false, poisoned: None });
     for _ in 0..count {
         // Records of eleven words, two lines each, for eight layers: the context's shapes, set anew.
         let mut memory = memory.clone();

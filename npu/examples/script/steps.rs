@@ -156,7 +156,7 @@ fn drawn(draws: &mut Draws) {
         let (x, y) = (line(), line());
         let z = 64 + line();
         let sync = if draws.chance(80) { "async" } else { "" };
-        let row = match draws.below(25) {
+        let row = match draws.below(28) {
             0 | 1 => format!("gemv dest={x} src={z} desc=0 shape=0 lanes=0 scale"),
             2 | 3 => {
                 format!("gemv dest={x} src={z} desc=0 shape=0 lanes=0 acc {}", draws.one(&["scale", ""]))
@@ -192,9 +192,14 @@ fn drawn(draws: &mut Draws) {
             22 => format!("vec.cut dst={x} a={} shape=0", draws.one(&[x, y])),
             23 => format!("vec.predict dst={x} a={} b={z} shape=1", draws.one(&[x, y])),
             24 => format!("vec.correct dst={x} a={} b={z} shape=1", if x == y { z } else { y }),
-            _ => format!(
+            // A chain of one word, or of two: another gang's HEAD has to wait for its end.
+            25 => format!(
                 "head src={z} desc=0 shape=0 {} last {}",
                 if fails && draws.chance(30) { "" } else { "first" },
+                draws.one(&["", "cap"])
+            ),
+            _ => format!(
+                "head src={z} desc=0 shape=0 first\nhead src={z} desc=0 shape=0 last {}",
                 draws.one(&["", "cap"])
             ),
         };
@@ -235,14 +240,25 @@ pub fn words(seed: u64) {
     }
 }
 
+/// Programs by chance from which on the models' steps are all run, and not only some.
+const ALL: u64 = 6;
+
 /// `micro` and `micro-gemma` first, then programs by chance.
 pub fn print(seed: u64, count: u64) {
     let mut draws = Draws(seed);
-    let micros = [(0, false), (1, true), (2, false), (31, false), (32, false), (95, false)];
-    tokens(&mut draws, &micro(), &micros);
+    let micros: &[_] = if count < ALL {
+        &[(0, false), (1, true), (32, false)]
+    } else {
+        &[(0, false), (1, true), (2, false), (31, false), (32, false), (95, false)]
+    };
+    tokens(&mut draws, &micro(), micros);
     // A window of 41 is full at 40, and leaves a position behind at 41.
-    let gemmas = [(0, false), (1, true), (40, false), (41, false), (127, false)];
-    tokens(&mut draws, &micro_gemma(), &gemmas);
+    let gemmas: &[_] = if count < ALL {
+        &[(0, false), (41, false)]
+    } else {
+        &[(0, false), (1, true), (40, false), (41, false), (127, false)]
+    };
+    tokens(&mut draws, &micro_gemma(), gemmas);
     for _ in 0..count {
         drawn(&mut draws);
     }
