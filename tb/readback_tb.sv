@@ -400,8 +400,8 @@ module readback_tb;
     start <= 1'b0;
     @(posedge clk);
 
-    // Every first and last word of up to three lines, by both models.
-    for (int first = 0; first < 16; first++) for (int n = 1; n < 36; n = n + 1 + (n > 18 ? below(5) : 0)) begin
+    // First and last words of up to three lines, by both models; with +long every one.
+    for (int first = 0; first < 16; first++) for (int n = 1; n < 36; n = n + 1 + below(n > 18 ? drawn(12, 5) : drawn(5, 1))) begin
       weather(first * n + first);
       reward(first % 2, 1'(n), n, 32 + first, -1);
       if (n % 4 == 1) reward(1 - first % 2, 1'(n + 1), n, 48 + first, -1);
@@ -425,10 +425,10 @@ module readback_tb;
     latency = 3;
     reward(0, 1'b1, 32767, 5, -1);
     reward(0, 1'b1, 32768, 5, -1);
-    reward(0, 1'b1, 40000, 15, -1);
+    if (drawn(0, 1) == 1) reward(0, 1'b1, 40000, 15, -1);
     reward(0, 1'b0, 5000, 3, -1);
     // R10: each beat of four lines, either kind of error; then all is well again.
-    for (int k = 0; k < 40; k++) begin
+    for (int k = 0; k < drawn(20, 40); k++) begin
       draw;
       weather(k);
       fail_beat = k % 5;
@@ -438,14 +438,14 @@ module readback_tb;
       reward(k % 2, k[1], between(1, 60), below(200), -1);
     end
     // R12: off at any moment.
-    for (int k = 0; k < 60; k++) begin
+    for (int k = 0; k < drawn(32, 60); k++) begin
       weather(k);
       fail_beat = k % 4 == 3 ? below(3) : -1;
-      reward(k % 2, k[1], between(1, 100), below(200), k);
+      reward(k % 2, k[1], between(1, 100), below(200), drawn(2 * k, k));
     end
     fail_beat = -1;
     // R19.
-    for (int k = 0; k < 300; k++) begin
+    for (int k = 0; k < drawn(140, 300); k++) begin
       weather(k);
       fail_beat = k % 23 == 0 ? 0 : -1;
       fail_resp = k[0] ? 2'b10 : 2'b11;
@@ -460,7 +460,7 @@ module readback_tb;
     end
     // R25, with an engine 0's before and behind them.
     for (int k = 0; k < 16; k++) kinds[k] = 0;
-    for (int k = 0; k < 700; k++) begin
+    for (int k = 0; k < drawn(360, 700); k++) begin
       weather(k);
       fail_beat = k % 5 == 0 ? below(3) : -1;
       fail_resp = k[0] ? 2'b10 : 2'b11;
@@ -473,10 +473,10 @@ module readback_tb;
         reward(k % 2, k[2], between(1, 60), below(200), -1);
       end
     end
-    for (int k = 0; k < 16; k++) if (kinds[k] < 5 && k != 0 && k != 1 && (k < 4 || k % 4 == 1 || k % 4 == 2 || k > 13))
+    for (int k = 0; k < 16; k++) if (kinds[k] < drawn(1, 5) && k != 0 && k != 1 && (k < 4 || k % 4 == 1 || k % 4 == 2 || k > 13))
       fail($sformatf("only %0d POLICYs of engine 1 with %0d reads and end %0d", kinds[k], k / 4, k % 4));
-    if (languages < 100) fail($sformatf("only %0d versions of engine 1", languages));
-    if (failed < 30 || abandoned < 30 || published < 30 || refused < 100 || scored < 300 || fetches < 200)
+    if (languages < drawn(60, 100)) fail($sformatf("only %0d versions of engine 1", languages));
+    if (failed < drawn(12, 30) || abandoned < drawn(15, 30) || published < 30 || refused < drawn(60, 100) || scored < drawn(150, 300) || fetches < 200)
       fail($sformatf("only %0d failed, %0d abandoned, %0d published, %0d refused, %0d scored, %0d fetches", failed, abandoned,
                      published, refused, scored, fetches));
     finish_bench("readback_tb");

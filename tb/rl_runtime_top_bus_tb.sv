@@ -69,7 +69,7 @@ module rl_runtime_top_bus_tb;
   // R12: the device is reset at any moment and the bus is not. Transfers in flight end; a clean start afterwards.
   task automatic case_device_reset;
     bench.host.begin_case("reset of the device alone");
-    repeat (15) begin
+    repeat (drawn(6, 15)) begin
       bench.host.enable;
       for (int k = 0; k < 30; k++) begin
         bench.host.make_decode(k, between(1, 40), 0, desc);

@@ -182,7 +182,7 @@ module rl_runtime_top_engine_tb;
       positions           = bench.host.u_score.slot_positions[s];
       desc                = bench.host.blank(chance(60) ? OP_DECODE : OP_PREFILL, below(8));
       desc.model_id       = chance(75) ? 16'd1 : chance(70) ? 16'd0 : chance(50) ? 16'd2 : 16'd1 << below(16);
-      desc.policy_version = chance(90) ? bench.host.u_score.slot_version[s] : rnd();
+      desc.policy_version = chance(80) ? bench.host.u_score.slot_version[s] : rnd();
       desc.flags          = chance(90) ? rnd() & (FLAG_FENCE | FLAG_EOS_STOPS | FLAG_INTERRUPT | FLAG_RESIDENT | FLAG_LOGP) : rnd();
       desc.reward_model_id = chance(95) ? 0 : 1;
       desc.prefix_id      = chance(90) ? below(5) : PREFIX_NONE;
@@ -229,7 +229,7 @@ module rl_runtime_top_engine_tb;
         publish(version, POLICY_WAIT, 0, 0, ERR_NONE);              // it is resident
       end
       if (n % 5 == 0) publish(version + 16'd7, 8'd3, 0, 0, ERR_NONE);   // no mode
-      refuse_some(between(1, 20));
+      refuse_some(between(drawn(12, 1), 20));
     end
     end_case;
     // A function that begins anew has the hash policy.
@@ -243,7 +243,7 @@ module rl_runtime_top_engine_tb;
     begin_case("everything that can be wrong with an image");
     bench.host.enable;
     publish(1, POLICY_WAIT, 0, 0, ERR_NONE);
-    for (int k = 1; k < Wrongs - 1; k++) for (int n = 0; n < 3; n++) publish(16'd10 * k + n, k % 3, k, 0, ERR_NONE);
+    for (int k = 1; k < Wrongs - 1; k++) for (int n = 0; n < drawn(1, 3); n++) publish(16'd10 * k + n, k % 3, k, 0, ERR_NONE);
     publish(3, POLICY_WAIT, Wrongs - 1, 0, ERR_NONE);
     refuse_some(30);
     end_case;
@@ -335,7 +335,7 @@ module rl_runtime_top_engine_tb;
     logic [7:0] code;
     begin_case(resets ? "reset of the device" : "disable");
     bench.u_memory.read_latency = 5;
-    for (int moment = 0; moment < 150; moment = moment + (resets ? 19 : 5)) begin
+    for (int moment = 0; moment < 150; moment = moment + (resets ? drawn(38, 19) : drawn(13, 5))) begin
       bench.host.enable;
       put_publish(16'd80 + moment, POLICY_KEEP, chance(20) ? 18 : 0, 0, ERR_NONE, code);
       repeat (moment) @(posedge bench.clk);
@@ -361,7 +361,7 @@ module rl_runtime_top_engine_tb;
     @(posedge bench.clk);
     bench.u_registers.expect_read(REG_CAP_ENGINES, 2);
     case_malformed;
-    case_publish(60);
+    case_publish(drawn(16, 60));
     case_faults;
     case_busy;
     case_functions;
@@ -370,17 +370,18 @@ module rl_runtime_top_engine_tb;
     bench.u_memory.write_latency = between(1, 40);
     bench.u_memory.stall_ar      = 30;
     bench.u_memory.stall_r       = 30;
-    case_publish(25);
+    case_publish(drawn(5, 25));
     case_faults;
     case_ends(1'b0);
     case_ends(1'b1);
     for (int k = 0; k < 2; k++) begin
       for (int e = int'(ERR_RESERVED_SET); e <= int'(ERR_BAD_MODEL); e++)
-        if (codes[256 * k + e] < 3) fail($sformatf("only %0d of %0s are refused with code %0d", codes[256 * k + e], k == 0 ? "DECODE" : "PREFILL", e));
-      if (codes[256 * k + int'(ERR_BAD_VERSION)] < 3) fail("too few of BAD_VERSION");
+        if (codes[256 * k + e] < drawn(1, 3)) fail($sformatf("only %0d of %0s are refused with code %0d", codes[256 * k + e], k == 0 ? "DECODE" : "PREFILL", e));
+      if (codes[256 * k + int'(ERR_BAD_VERSION)] < drawn(1, 3)) fail("too few of BAD_VERSION");
     end
-    if (codes[256 + int'(ERR_BAD_PREFIX)] < 3) fail("too few of BAD_PREFIX");
-    if (published < 50 || others < 20 || refused[0] < 10 || refused[1] < 10 || refused[2] < 20 || refused[3] < 20)
+    if (codes[256 + int'(ERR_BAD_PREFIX)] < drawn(1, 3)) fail("too few of BAD_PREFIX");
+    if (published < drawn(18, 50) || others < drawn(6, 20) || refused[0] < 10 || refused[1] < drawn(7, 10) || refused[2] < drawn(11, 20)
+        || refused[3] < drawn(10, 20))
       fail($sformatf("only %0d published, %0d, %0d, %0d, %0d refused by lines read, %0d of another engine's version", published, refused[0],
                      refused[1], refused[2], refused[3], others));
     finish_bench("rl_runtime_top_engine_tb");

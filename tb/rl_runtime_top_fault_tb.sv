@@ -189,7 +189,7 @@ module rl_runtime_top_fault_tb;
     int latency;
     bench.host.begin_case("disable");
     bench.host.cq_size = 2;
-    for (int moment = 0; moment < 60; moment = moment + 3) begin
+    for (int moment = 0; moment < 60; moment = moment + drawn(7, 3)) begin
       bench.host.enable;
       for (int k = 0; k < 12; k++) bench.host.put_decode(k, 1 + 7 * (k % 3));
       bench.host.ring;
@@ -224,7 +224,7 @@ module rl_runtime_top_fault_tb;
 
   task automatic case_reset;
     bench.host.begin_case("reset");
-    for (int moment = 1; moment < 60; moment = moment + 4) begin
+    for (int moment = 1; moment < 60; moment = moment + drawn(9, 4)) begin
       bench.host.enable;
       for (int k = 0; k < 12; k++) bench.host.put_decode(k, 20);
       bench.host.ring;

@@ -426,8 +426,8 @@ module rl_runtime_top_groups_tb;
       case_entries;
       case_interrupt;
       case_abort_and_groups;
-      case_abort_of_much;
-      if (round == 0) for (int behind = 0; behind < 60; behind = behind + 8) case_abort(behind);
+      if (round < drawn(1, 2)) case_abort_of_much;
+      if (round == 0) for (int behind = 0; behind < 60; behind = behind + drawn(21, 8)) case_abort(behind);
     end
     bench.random_memory;
     bench.u_memory.early_effect = 1'b0;
@@ -435,9 +435,9 @@ module rl_runtime_top_groups_tb;
     case_faults(2'b11);
     bench.host.traffic.always_groups = 70;
     found = bench.host.u_score.groups_closed;
-    for (int k = 0; k < 6; k++) begin
+    for (int k = 0; k < drawn(4, 6); k++) begin
       bench.host.traffic.faults = k == 3;
-      bench.host.traffic.run(200);
+      bench.host.traffic.run(drawn(90, 200));
     end
     if (bench.host.u_score.groups_closed - found < 3) fail("few random groups were closed");
     finish_bench("rl_runtime_top_groups_tb");

@@ -341,9 +341,11 @@ module rl_runtime_top_pairs_tb;
     recording = 1'b0;
     run_full(0, 0);                       // nothing happens, nothing differs
     for (int k = 1; k <= 3; k++) begin
-      run_full(k, 100);
-      run_full(k, 137);
-      run_full(k, 200 + below(200));
+      if (drawn(0, 1) == 1) begin
+        run_full(k, 100);
+        run_full(k, 137);
+      end
+      run_full(k, drawn(100, 200) + below(drawn(300, 200)));
     end
   endtask
 

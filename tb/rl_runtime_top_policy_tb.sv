@@ -1,5 +1,5 @@
 // Versions of the policy on the whole device: publishes under load, by one queue pair of a function of two, with a third of
-// another function beside them (rl_runtime_top_publish_tb has a thousand). Every token is of the version that its descriptor
+// another function beside them (rl_runtime_top_publish_tb has a thousand with +long). Every token is of the version that its descriptor
 // names (the scoreboard compares each), with KEEP no rollout is lost or ended, and behind a switch a worker adds one token at
 // most under the version that was retired. Then POLICY and REWARD in directed cases: what is retired in each of its places, what is refused, errors of the memory, and a
 // disable or a reset at any moment.
@@ -318,14 +318,14 @@ module rl_runtime_top_policy_tb;
   task automatic case_reward;
     hw_desc_t desc;
     begin_case("reward");
-    bench.host.length_limit = 2000;
+    bench.host.length_limit = drawn(600, 2000);
     bench.host.range_of[0] = {32'h0000_FFFF, 32'd0};
     bench.host.range_of[7] = {32'h0001_2345, 32'h0001_0000};
     bench.host.range_of[15] = {32'h5, 32'h7};
     enable_all;
     bench.host.token_next = 3;
     for (int model = 0; model < 2; model++) begin
-      for (int n = 1; n < 50; n = n + 1 + below(6)) begin
+      for (int n = 1; n < 50; n = n + 1 + below(drawn(13, 6))) begin
         bench.host.put_decode(n, n);
         desc = bench.host.blank(OP_REWARD, n);
         desc.reward_model_id = model;
@@ -339,8 +339,8 @@ module rl_runtime_top_policy_tb;
       end
       desc = bench.host.blank(OP_REWARD, 999);
       desc.reward_model_id = model;
-      desc.max_tokens      = 2000;
-      desc.delta_offset    = bench.host.token_size - 8000;
+      desc.max_tokens      = drawn(600, 2000);
+      desc.delta_offset    = bench.host.token_size - 4 * drawn(600, 2000);
       bench.host.put(desc);
       bench.host.put(bench.host.blank(OP_STOP, 999));      // which does not end it
       bench.host.put_decode(1, 30);
@@ -403,7 +403,7 @@ module rl_runtime_top_policy_tb;
     hw_desc_t desc;
     begin_case(resets ? "reset of the device" : "disable");
     bench.u_memory.read_latency = 7;
-    for (int moment = 0; moment < 120; moment = moment + (resets ? 17 : 7)) begin
+    for (int moment = 0; moment < 120; moment = moment + (resets ? drawn(34, 17) : drawn(13, 7))) begin
       if (resets) begin
         bench.u_registers.write(REG_WINDOW_2_SIZE_LO + BLOCK_DEVICE_FUNCTION_PER_FUNCTION, '1);
         bench.u_registers.write(REG_WINDOW_2_SIZE_HI + BLOCK_DEVICE_FUNCTION_PER_FUNCTION, '1);
@@ -451,8 +451,8 @@ module rl_runtime_top_policy_tb;
     case_places(POLICY_ABORT, 2);
     case_reward;
     case_faults;
-    case_load(25, 100, 0);
-    case_load(20, 40, 30);
+    case_load(drawn(8, 25), 100, 0);
+    case_load(drawn(8, 20), 40, 30);
     bench.u_memory.read_latency  = between(1, 30);
     bench.u_memory.read_jitter   = 10;
     bench.u_memory.write_latency = between(1, 40);
@@ -461,11 +461,11 @@ module rl_runtime_top_policy_tb;
     bench.u_memory.stall_b       = 40;
     case_places(POLICY_KEEP, 1);
     case_reward;
-    case_load(15, 60, 20);
+    case_load(drawn(5, 15), 60, 20);
     case_refused;
     case_ends(1'b0);
     case_ends(1'b1);
-    if (cut < 60) fail($sformatf("only %0d tokens behind a switch", cut));
+    if (cut < drawn(15, 60)) fail($sformatf("only %0d tokens behind a switch", cut));
     finish_bench("rl_runtime_top_policy_tb");
   end
 endmodule

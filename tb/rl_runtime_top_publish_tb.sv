@@ -1,4 +1,4 @@
-// 150 publishes, or a thousand with +long, with KEEP under load, by the queue pair that runs the rollouts: every token is of the version that its
+// 80 publishes, or a thousand with +long, with KEEP under load, by the queue pair that runs the rollouts: every token is of the version that its
 // descriptor names (the scoreboard compares each with that version's), no rollout is lost or ended, and behind a switch a
 // worker adds one token at most under the version that was retired (R18 to R20).
 module rl_runtime_top_publish_tb;
@@ -39,7 +39,7 @@ module rl_runtime_top_publish_tb;
   hw_desc_t    desc;
   logic [15:0] version;
   initial begin
-    publishes = drawn(150, 1000);
+    publishes = drawn(80, 1000);
     @(posedge bench.rst_n);
     @(posedge bench.clk);
     bench.host.begin_case("publishes under load");

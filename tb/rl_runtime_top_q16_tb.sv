@@ -42,10 +42,10 @@ module rl_runtime_top_q16_tb;
     @(posedge bench.rst_n);
     @(posedge bench.clk);
     latency_of(1);
-    latency_of(16);
+    if (drawn(0, 1) == 1) latency_of(16);
     latency_of(40);
     bench.faults = chance(30);
-    bench.share(2, drawn(30, 60));
+    bench.share(drawn(1, 2), drawn(30, 60));
     finish_bench("rl_runtime_top_q16_tb");
   end
 endmodule

@@ -8,7 +8,7 @@ module rl_runtime_top_q2_tb;
     @(posedge bench.rst_n);
     @(posedge bench.clk);
     bench.faults = chance(30);
-    bench.share(4, 150);
+    bench.share(4, drawn(70, 150));
     finish_bench("rl_runtime_top_q2_tb");
   end
 endmodule

@@ -8,7 +8,7 @@ module rl_runtime_top_q4_tb;
     @(posedge bench.rst_n);
     @(posedge bench.clk);
     bench.faults = chance(30);
-    bench.share(4, 120);
+    bench.share(drawn(2, 4), drawn(80, 120));
     finish_bench("rl_runtime_top_q4_tb");
   end
 endmodule

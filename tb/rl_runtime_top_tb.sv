@@ -126,11 +126,11 @@ module rl_runtime_top_tb;
     bench.host.enable;
     repeat (4) bench.host.put(bench.host.blank(OP_NOP, 1));
     bench.host.put_decode(1, 9);
-    bench.host.put_decode(2, 5000);
+    bench.host.put_decode(2, drawn(1200, 5000));
     bench.host.ring;
-    repeat (12000) @(posedge bench.clk);
+    repeat (drawn(3000, 12000)) @(posedge bench.clk);
     bench.host.await_completions(6, 20000);
-    expect_status(STATUS_DONE, 5000);
+    expect_status(STATUS_DONE, drawn(1200, 5000));
     bench.host.end_case;
   endtask
 

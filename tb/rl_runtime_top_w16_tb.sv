@@ -5,7 +5,7 @@ module rl_runtime_top_w16_tb;
   top_bench #(.Workers(16)) bench ();
 
   initial begin
-    bench.host.traffic.all(5, 200);
+    bench.host.traffic.all(drawn(4, 5), drawn(90, 200));
     finish_bench("rl_runtime_top_w16_tb");
   end
 endmodule

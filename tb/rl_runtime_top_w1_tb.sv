@@ -5,7 +5,7 @@ module rl_runtime_top_w1_tb;
   top_bench #(.Workers(1), .FetchDepth(8), .CompletionDepth(4)) bench ();
 
   initial begin
-    bench.host.traffic.all(7, 120);
+    bench.host.traffic.all(drawn(4, 7), drawn(90, 120));
     finish_bench("rl_runtime_top_w1_tb");
   end
 endmodule
