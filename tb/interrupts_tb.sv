@@ -1,10 +1,6 @@
 // interrupts: R14 against a reference that scans the completions one by one, in every cycle. Directed: ARM at, below and above
 // the newest visible completion, across 2^32 and at 2^31; counts and times at their ends; everything that can meet in one
-<<<<<<< HEAD
 // cycle; drains that end. Then random races of ARM, completions, masks, stalls, responses, drains, disables and starts.
-=======
-// cycle. Then random races of ARM, completions, masks, stalls, responses, disables and starts.
->>>>>>> s38-time
 //   +races=N   armings of each vector in the random part (default 800; 10,000 with +long)
 module interrupts_tb;
   import bench_pkg::*;

@@ -3,11 +3,7 @@
 //!     cargo run --release -p doorbell-npu --example vectors -- UNIT SEED CASES     # mem, gemv, sfu, attend, or:
 //!     … decode SEED CASES     # words, for the bench of the decoder (script/words.rs)
 //!     … sequence SEED CASES   # programs, for that of the sequencer (script/sequences.rs)
-<<<<<<< HEAD
-//!     … step SEED CASES       # steps, for that of all of it (script/steps.rs); with less than 16 fewer steps of the models
-=======
 //!     … step SEED CASES       # steps, for that of all of it (script/steps.rs); with less than 6 fewer steps of the models
->>>>>>> s38-time
 //!     … micro SEED 0          # … of this model alone; or micro-gemma, tiny, or words: npu/tests/clock/words.txt
 //!
 //! A line of the script of a unit is a letter and numbers in hexadecimal:

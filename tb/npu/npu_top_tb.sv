@@ -9,11 +9,7 @@
 //   +both     … or all of them, a context of each: each line ends with its gang, that of a step with the cycle in which it begins as well; with +calm a gang
 //             begins at once behind the one before it, and in every other step up to 300 cycles behind
 //   +alone    one context of one gang has each step
-<<<<<<< HEAD
-// vectors: step 10 16
-=======
 // vectors: step 4 6
->>>>>>> s38-time
 module npu_top_tb #(
   parameter int Lines = 128,
   parameter int Model = 8192,

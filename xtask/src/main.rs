@@ -143,10 +143,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::GpuCheck => gpu_check::run(&root)?,
         Command::Loom => test::loom(&root)?,
         Command::Tsan => tsan::run(&root, tsan::Cases::All)?,
-<<<<<<< HEAD
         Command::Perf(options) => perf::run(&root, &options)?,
-=======
->>>>>>> s38-time
         Command::Synth(options) => synth::run(&root, &options)?,
         Command::Lab(options) => return lab::run(&root, &options),
         Command::Lint => lint::run(&root)?,

@@ -241,11 +241,7 @@ pub fn words(seed: u64) {
 }
 
 /// Programs by chance from which on the models' steps are all run, and not only some.
-<<<<<<< HEAD
-const ALL: u64 = 16;
-=======
 const ALL: u64 = 6;
->>>>>>> s38-time
 
 /// `micro` and `micro-gemma` first, then programs by chance.
 pub fn print(seed: u64, count: u64) {
@@ -258,11 +254,7 @@ pub fn print(seed: u64, count: u64) {
     tokens(&mut draws, &micro(), micros);
     // A window of 41 is full at 40, and leaves a position behind at 41.
     let gemmas: &[_] = if count < ALL {
-<<<<<<< HEAD
-        &[(41, false)]
-=======
         &[(0, false), (41, false)]
->>>>>>> s38-time
     } else {
         &[(0, false), (1, true), (40, false), (41, false), (127, false)]
     };
