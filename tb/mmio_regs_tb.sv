@@ -172,7 +172,7 @@ module mmio_regs_run #(
     define(REG_ID, Ro, 32'h4C45_4244, 0);
     define(REG_VERSION, Ro, RESET_VERSION, 0);
     define(REG_CAPABILITY, Ro, CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_LOGP | CAP_POLICY | CAP_ABORT
-                                | CAP_ISOLATED | CAP_EVENTS, 0);
+                                | CAP_ISOLATED | CAP_EVENTS | CAP_WORKER_COUNTERS, 0);
     define(REG_WORKER_STATE, Ro, 0, 0);
     define(REG_WAIT_STATES, Cfg, 0, 32'hFFFF);
     define(REG_CAP_WORKERS, Ro, Workers, 0);

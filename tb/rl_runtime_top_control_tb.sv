@@ -275,9 +275,10 @@ module rl_runtime_top_control_tb;
     for (int page = 0; page < 64; page++) for (int offset = 0; offset < 64; offset++) begin
       known = page == 0 && offset % 4 == 0 && (offset < 24);
       known = known || (page == 1 && offset % 4 == 0 && offset < 16);
+      known = known || (page == 2 && offset % 4 == 0 && offset % 32 < 24);     // of workers 0 and 1
       known = known || (page == 16 && (offset == 0 || (offset >= 16 && offset < 40 && offset % 4 == 0)));
       known = known || (page == 32 && offset < 36 && offset % 4 == 0);
-      own = page == 0 || page == 1 || page == 16 || page == 32;
+      own = page <= 2 || page == 16 || page == 32;
       if (drawn(0, 1) == 1 || chance((offset % 4 != 0) ? 6 : own ? 100 : 8)) begin
         bench.u_registers.try_read(18'(page << 12 | offset), data, ok);
         if (ok !== known) fail($sformatf("read of 0x%03h in page %0d: ok is %b", offset, page, ok));

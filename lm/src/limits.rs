@@ -2,8 +2,11 @@
 //!
 //! An environment variable sets each limit. The error of a limit names the limit and its variable.
 
-use std::any::Any;
-use std::panic::{self, AssertUnwindSafe};
+#[cfg(any(feature = "text", test))]
+use std::{
+    any::Any,
+    panic::{self, AssertUnwindSafe},
+};
 
 /// A bound of what a file may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,10 +91,12 @@ impl Limit {
 ///
 /// # Errors
 /// What the panic said.
+#[cfg(any(feature = "text", test))]
 pub(crate) fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     panic::catch_unwind(AssertUnwindSafe(work)).map_err(|panic| said(&*panic))
 }
 
+#[cfg(any(feature = "text", test))]
 fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
