@@ -46,6 +46,10 @@ impl Platform for Seat {
         self.device.read_at(self.place, register)
     }
 
+    fn read_worker(&mut self, worker: u8, register: Register) -> Result<u32, DeviceError> {
+        self.device.read_worker(worker, register)
+    }
+
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
         self.device.advance_for(self.place, want)
     }
