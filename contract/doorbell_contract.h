@@ -732,7 +732,8 @@ enum doorbell_cnt {
   // cycles in which something waited for a slot of the completion queue, and for nothing else (rule R4)
   DOORBELL_CNT_QUEUE_STALL_CQ = 0x20118,
   DOORBELL_CNT_QUEUE_ERRORS = 0x20120,           // completions with status ERROR
-  DOORBELL_CNT_WORKER_TOKENS = 0x02000,          // tokens that the worker produced
+  // tokens that the worker produced; all of a descriptor, at the latest, when its completion is visible
+  DOORBELL_CNT_WORKER_TOKENS = 0x02000,
   DOORBELL_CNT_WORKER_BUSY = 0x02008,            // cycles in which the worker had a descriptor to run
   // cycles in which a result of the worker was held back by the write port; part of BUSY
   DOORBELL_CNT_WORKER_STALL_WRITE = 0x02010,

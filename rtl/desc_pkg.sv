@@ -772,7 +772,8 @@ package desc_pkg;
   // cycles in which something waited for a slot of the completion queue, and for nothing else (rule R4)
   localparam logic [17:0] CNT_QUEUE_STALL_CQ = 18'h2_0118;
   localparam logic [17:0] CNT_QUEUE_ERRORS = 18'h2_0120;     // completions with status ERROR
-  localparam logic [17:0] CNT_WORKER_TOKENS = 18'h0_2000;    // tokens that the worker produced
+  // tokens that the worker produced; all of a descriptor, at the latest, when its completion is visible
+  localparam logic [17:0] CNT_WORKER_TOKENS = 18'h0_2000;
   // cycles in which the worker had a descriptor to run
   localparam logic [17:0] CNT_WORKER_BUSY = 18'h0_2008;
   // cycles in which a result of the worker was held back by the write port; part of BUSY

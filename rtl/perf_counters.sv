@@ -30,6 +30,7 @@ module perf_counters
   input  logic [3:0]         visible_queue_i,
   input  logic               line_i,           // a token line, likewise, and which of its words
   input  logic [3:0]         line_queue_i,
+  input  logic [3:0]         line_worker_i,
   input  logic [3:0]         line_first_i,
   input  logic [3:0]         line_last_i,
   input  logic [Queues-1:0]  stall_cq_i,
@@ -120,34 +121,50 @@ module perf_counters
   end
 
   // ---------------------------------------------------------------- of each worker
-  logic [63:0] worker_value;
-  logic [3:0]  read_worker;
-  assign read_worker  = read_addr_i[8:5];
-  assign worker_value = gen_worker[Workers-1].found;
+  // Nothing counts in a cycle in which nothing changes: tokens are counted line by line, as the lines leave, and the cycles of a
+  // worker that is busy when it rests again.
+  localparam int WorkerBits  = (Workers == 1) ? 1 : $clog2(Workers);
+  localparam int WorkerSlots = 1 << WorkerBits;
+  logic [63:0] worker_tokens [0:WorkerSlots-1];
+  logic [63:0] worker_busy   [0:WorkerSlots-1];
+  logic [63:0] worker_since  [0:WorkerSlots-1];    // CYCLES when it became busy
+  logic [63:0] worker_stalls [0:WorkerSlots-1];
+  logic [Workers-1:0]     was_busy_q;
+  logic [63:0]            worker_value;
+  logic [4:0]             line_words;
+  logic [WorkerBits-1:0]  line_worker, read_worker;
+  logic                   counts_worker;
+  assign line_words    = line_i ? 5'(line_last_i) - 5'(line_first_i) + 5'd1 : '0;
+  assign line_worker   = line_worker_i[WorkerBits-1:0];
+  assign read_worker   = read_addr_i[5 +: WorkerBits];
+  assign counts_worker = line_i || stalls != '0 || busy != was_busy_q;
 
-  for (genvar w = 0; w < Workers; w++) begin : gen_worker
-    logic [63:0] own_tokens_q, own_busy_q, own_stalls_q;
-    logic [63:0] below, found;   // what a read finds among the workers below, and with this one
-    always_ff @(posedge clk_i) begin
-      if (!rst_ni || clears) begin
-        own_tokens_q <= '0;
-        own_busy_q   <= '0;
-        own_stalls_q <= '0;
-      end else if (active_i) begin
-        if (token_i[w]) own_tokens_q <= own_tokens_q + 64'd1;
-        if (busy[w])    own_busy_q   <= own_busy_q + 64'd1;
-        if (stalls[w])  own_stalls_q <= own_stalls_q + 64'd1;
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni || clears) begin
+      for (int w = 0; w < WorkerSlots; w++) begin
+        worker_tokens[w] <= '0;
+        worker_busy[w]   <= '0;
+        worker_since[w]  <= '0;
+        worker_stalls[w] <= '0;
       end
+      was_busy_q <= '0;
+    end else if (active_i && counts_worker) begin
+      if (line_i) worker_tokens[line_worker] <= worker_tokens[line_worker] + 64'(line_words);
+      for (int w = 0; w < Workers; w++) begin
+        if (stalls[w])                  worker_stalls[w] <= worker_stalls[w] + 64'd1;
+        if (busy[w] && !was_busy_q[w])  worker_since[w]  <= cycles_q;
+        if (!busy[w] && was_busy_q[w])  worker_busy[w]   <= worker_busy[w] + (cycles_q - worker_since[w]);
+      end
+      was_busy_q <= busy;
     end
-    if (w == 0) begin : gen_first
-      assign below = '0;
-    end else begin : gen_next
-      assign below = gen_worker[w-1].found;
-    end
-    assign found = !of_worker || read_worker != 4'(w)          ? below
-                 : read_addr_i[4:3] == CNT_WORKER_TOKENS[4:3] ? own_tokens_q
-                 : read_addr_i[4:3] == CNT_WORKER_BUSY[4:3]   ? own_busy_q : own_stalls_q;
   end
+
+  // Expressions, not a process: Icarus 11 wakes one without end here.
+  logic [63:0] running;
+  assign running      = of_worker && was_busy_q[read_worker] ? cycles_q - worker_since[read_worker] : 64'd0;
+  assign worker_value = !of_worker                                         ? 64'd0
+                      : read_addr_i[4:3] == CNT_WORKER_TOKENS[4:3] ? worker_tokens[read_worker]
+                      : read_addr_i[4:3] == CNT_WORKER_BUSY[4:3]   ? worker_busy[read_worker] + running : worker_stalls[read_worker];
 
   // ---------------------------------------------------------------- of each queue pair
   if (Queues == 1) begin : gen_alone
@@ -173,14 +190,12 @@ module perf_counters
     logic [63:0] own_errors      [0:Slots-1];
     logic [Queues-1:0][63:0] own_stall_cq_q;     // that may rise for all at once
     logic [QueueBits-1:0] start_pair, received_pair, visible_pair, line_pair, error_pair, read_pair;
-    logic [4:0]           line_words;
     assign start_pair    = start_queue_i[QueueBits-1:0];
     assign received_pair = received_queue_i[QueueBits-1:0];
     assign visible_pair  = visible_queue_i[QueueBits-1:0];
     assign line_pair     = line_queue_i[QueueBits-1:0];
     assign error_pair    = error_queue_i[QueueBits-1:0];
     assign read_pair     = read_addr_i[12 +: QueueBits];
-    assign line_words    = line_i ? 5'(line_last_i) - 5'(line_first_i) + 5'd1 : '0;
 
     always_ff @(posedge clk_i) begin
       if (!rst_ni) begin
@@ -236,7 +251,7 @@ module perf_counters
   assign of_queue   = read_addr_i[17:16] == CNT_QUEUE_DESCRIPTORS[17:16] && {1'b0, read_addr_i[15:12]} < 5'(Queues)
                    && read_addr_i[11:6] == CNT_QUEUE_DESCRIPTORS[11:6] && read_addr_i[5:3] <= CNT_QUEUE_ERRORS[5:3];
 
-  assign of_worker  = read_i && read_addr_i[17:9] == CNT_WORKER_TOKENS[17:9] && {1'b0, read_worker} < 5'(Workers)
+  assign of_worker  = read_i && read_addr_i[17:9] == CNT_WORKER_TOKENS[17:9] && {1'b0, read_addr_i[8:5]} < 5'(Workers)
                    && read_addr_i[4:3] <= CNT_WORKER_STALL_WRITE[4:3];
 
   always_comb begin

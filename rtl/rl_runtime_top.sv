@@ -1182,6 +1182,7 @@ module rl_runtime_top
     .visible_queue_i (answered_queue),
     .line_i        (line_valid && !item_logp),
     .line_queue_i  (line_queue),
+    .line_worker_i (4'(item_worker)),
     .line_first_i  (line_first),
     .line_last_i   (line_last),
     .stall_cq_i    (held_slot),

@@ -270,7 +270,11 @@ module rl_runtime_top_counters_tb;
     bench.host.put_decode(1, 120);
     bench.host.put_decode(2, 60);
     bench.host.ring;
-    repeat (400) @(posedge bench.clk);
+    // A worker that is busy counts each cycle.
+    repeat (40) @(posedge bench.clk);
+    expect_gain("worker 0 runs", own[1], 50, 1'b1);
+    expect_gain("worker 3 is not in use", 18'(own[1] + 3 * BLOCK_WORKER_PER_WORKER), 50, 1'b0);
+    repeat (300) @(posedge bench.clk);
     bench.u_memory.stall_w = 0;
     bench.host.await_completions(2, 20000);
     for (int k = 0; k < 3; k++) begin

@@ -810,7 +810,7 @@ registers! {
         Errors = "ERRORS", QueueErrorsLo 0x2_0120, QueueErrorsHi 0x2_0124;
     }
     worker_counters {
-        /// TOKENS of a worker: tokens that the worker produced
+        /// TOKENS of a worker: tokens that the worker produced; all of a descriptor, at the latest, when its completion is visible
         Tokens = "TOKENS", WorkerTokensLo 0x0_2000, WorkerTokensHi 0x0_2004;
         /// BUSY of a worker: cycles in which the worker had a descriptor to run
         Busy = "BUSY", WorkerBusyLo 0x0_2008, WorkerBusyHi 0x0_200C;

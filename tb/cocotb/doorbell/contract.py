@@ -854,7 +854,7 @@ class WorkerCounter:
     """The counters of a worker, 64 bits each: `at(queue=worker)`."""
 
     TOKENS = Register("TOKENS", 0x0_2000, 0, 0x0020)
-    """tokens that the worker produced"""
+    """tokens that the worker produced; all of a descriptor, at the latest, when its completion is visible"""
     BUSY = Register("BUSY", 0x0_2008, 0, 0x0020)
     """cycles in which the worker had a descriptor to run"""
     STALL_WRITE = Register("STALL_WRITE", 0x0_2010, 0, 0x0020)
