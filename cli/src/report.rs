@@ -75,6 +75,9 @@ impl Report<'_> {
     pub fn text(&self) -> String {
         let mut text = self.heading();
         text += &format!("\n{}\n\n", self.table());
+        for outcome in self.outcomes.iter().filter(|outcome| !outcome.workers.is_empty()) {
+            text += &format!("{}\n\n", workers(&outcome.name, &outcome.workers));
+        }
         for Skipped { kind, reason } in self.skipped {
             text += &format!("skipped: {} ({reason})\n", kind.name());
         }
@@ -120,9 +123,6 @@ impl Report<'_> {
                     names.join(", ")
                 )
             };
-        }
-        for outcome in self.outcomes.iter().filter(|outcome| !outcome.workers.is_empty()) {
-            text += &format!("{}\n", workers(&outcome.name, &outcome.workers));
         }
         for Outcome { name, lockstep, .. } in self.outcomes {
             if let Some(Held { steps, words, difference: None }) = lockstep {
