@@ -14,6 +14,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
+use crate::mutants::plant;
 use crate::rtl_test::{in_parallel, scratch};
 use crate::synth::{YOSYS, install};
 
@@ -173,15 +174,7 @@ fn read(root: &Path, file: &str) -> Result<String> {
 impl Mutant {
     /// The source with the mistake in it.
     fn apply(&self, source: &str) -> Result<String> {
-        ensure!(self.find != self.replace, "changes nothing");
-        let places = source.matches(&self.find).count();
-        ensure!(
-            places == 1,
-            "its text '{}' occurs {places} times in rtl/{}, and must occur once",
-            self.find,
-            self.file
-        );
-        Ok(source.replacen(&self.find, &self.replace, 1))
+        plant(source, &self.file, [&self.find, &self.replace], TABLE)
     }
 }
 

@@ -61,18 +61,24 @@ struct Mutant {
     bench: String,
 }
 
+/// The `source` of `rtl/{file}` with `find` replaced, a mistake that `table` names.
+///
+/// # Errors
+/// Where that changes nothing, or `find` does not occur once.
+pub fn plant(source: &str, file: &str, [find, replace]: [&str; 2], table: &str) -> Result<String> {
+    ensure!(find != replace, "changes nothing");
+    let places = source.matches(find).count();
+    ensure!(
+        places == 1,
+        "its text '{find}' occurs {places} times in rtl/{file}, and must occur once: adapt `find` in {table}"
+    );
+    Ok(source.replacen(find, replace, 1))
+}
+
 impl Mutant {
     /// The source with the mistake in it.
     fn apply(&self, source: &str) -> Result<String> {
-        ensure!(self.find != self.replace, "changes nothing");
-        let places = source.matches(&self.find).count();
-        ensure!(
-            places == 1,
-            "its text '{}' occurs {places} times in rtl/{}, and must occur once: adapt `find` in {TABLE}",
-            self.find,
-            self.file
-        );
-        Ok(source.replacen(&self.find, &self.replace, 1))
+        plant(source, &self.file, [&self.find, &self.replace], TABLE)
     }
 
     fn bench(&self) -> String {
