@@ -81,6 +81,11 @@ fn some_layers() -> &'static str {
     if is_instrumented() { "300" } else { "1000" }
 }
 
+/// Status of a run that shows nothing, `kNotJudged` of `publish_race.cpp`.
+const NOT_JUDGED: i32 = 3;
+/// Runs until one shows something.
+const TRIES: u32 = 6;
+
 /// R19: nobody else of the function is held while the model of a POLICY is brought. R12: nor does the end of the session wait for it, and
 /// what was resident stays so.
 #[rstest]
@@ -88,10 +93,18 @@ fn some_layers() -> &'static str {
 #[case::the_session_ends("cut", "A's session ended")]
 fn r19_a_model_is_brought_beside_those_that_run(#[case] mode: &str, #[case] expected: &str) {
     let layers = if mode == "cut" { some_layers() } else { MANY_LAYERS };
-    let mut command = Command::new(program());
-    command.args([mode, "same", layers]).env("TSAN_OPTIONS", "halt_on_error=1");
-    let text = String::from_utf8_lossy(&run(&mut command).stdout).into_owned();
-    assert!(text.contains(expected) && !text.contains("complaint"), "{text}");
+    // Whether the session ends before the model is there depends on when the machine runs the kernel's threads. A kernel in
+    // which the end waits for the model fails each time.
+    let judged = (0..TRIES).find_map(|_| {
+        let mut command = Command::new(program());
+        let output =
+            command.args([mode, "same", layers]).env("TSAN_OPTIONS", "halt_on_error=1").output().unwrap();
+        (output.status.code() != Some(NOT_JUDGED)).then_some(output)
+    });
+    let output = judged.unwrap_or_else(|| panic!("in none of {TRIES} runs the session ended before the model was there"));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let is_right = output.status.success() && text.contains(expected) && !text.contains("complaint");
+    assert!(is_right, "{}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr));
 }
 
 /// A model that is brought in the place of a version, or published before all of it is there.
@@ -100,7 +113,15 @@ fn what_is_planted_in_a_load_is_noticed(#[values("LoadsInPlace", "TakesUnfinishe
     if is_instrumented() {
         return;
     }
-    let mut command = Command::new(program());
-    let output = command.args(["cut", "same", some_layers()]).env("DOORBELL_FAULT", fault).output().unwrap();
-    assert!(!output.status.success(), "{fault} is not noticed: {}", String::from_utf8_lossy(&output.stdout));
+    for _ in 0..TRIES {
+        let mut command = Command::new(program());
+        let output = command.args(["cut", "same", some_layers()]).env("DOORBELL_FAULT", fault).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        match output.status.code() {
+            Some(NOT_JUDGED) => {}
+            Some(0) => panic!("{fault} is not noticed: {text}"),
+            _ => return,
+        }
+    }
+    panic!("in none of {TRIES} runs the session ended before the model was there");
 }

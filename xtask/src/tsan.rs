@@ -30,7 +30,8 @@ pub fn missing() -> Option<&'static str> {
 pub enum Cases {
     /// Each case once: on the last of three queue pairs, interrupted at random.
     Short,
-    /// Each case also alone on its kernel, at the pace at which `cargo test` runs it without ThreadSanitizer.
+    /// Each case also alone on its kernel, at the pace at which `cargo test` runs it without ThreadSanitizer, and a POLICY
+    /// beside rollouts and at the end of a session (`publish_race`).
     All,
 }
 
@@ -45,23 +46,24 @@ pub fn run(root: &Path, cases: Cases) -> Result<()> {
     }
     // The host's side is not instrumented, and shares nothing but atomics with the kernel.
     if cases == Cases::All {
-        shell::run(&mut kernel(root, &["of 1, calm"]))?;
+        shell::run(&mut instrumented(root, "kernel", &["of 1, calm"]))?;
+        shell::run(&mut instrumented(root, "publish_race", &[]))?;
     }
-    shell::run(&mut kernel(root, &["of 3, stress"]))?;
+    shell::run(&mut instrumented(root, "kernel", &["of 3, stress"]))?;
     for case in BETWEEN_QUEUE_PAIRS {
-        shell::run(&mut kernel(root, &["--exact", &format!("{case} of 4 queue pairs, calm")]))?;
+        shell::run(&mut instrumented(root, "kernel", &["--exact", &format!("{case} of 4 queue pairs, calm")]))?;
     }
-    let mut command = kernel(root, &["--ignored", "--exact", WEAKENED_KERNEL]);
+    let mut command = instrumented(root, "kernel", &["--ignored", "--exact", WEAKENED_KERNEL]);
     println!("$ {}   (must be reported)", shell::shown(&command));
     let output = command.output().context("cannot run cargo")?;
     reported(WEAKENED_KERNEL, output.status.success(), &String::from_utf8_lossy(&output.stderr))
 }
 
-/// The conformance suite on the kernel's text, instrumented, with these arguments of its own. Built as a test of the
+/// A test program of the kernel's text, instrumented, with these arguments of its own. Built as a test of the
 /// workspace, whose other tests have compiled most of it: for its package alone cargo would choose other features. One case
 /// at a time: with two, ThreadSanitizer reports the channel between the runner's threads, which are not instrumented.
-fn kernel(root: &Path, args: &[&str]) -> Command {
-    let test = ["test", "--release", "--workspace", "--test", "kernel", "--", "--test-threads", "1"];
+fn instrumented(root: &Path, test: &str, args: &[&str]) -> Command {
+    let test = ["test", "--release", "--workspace", "--test", test, "--", "--test-threads", "1"];
     let mut command = shell::cargo(root, &test);
     command.args(args).env("DOORBELL_KERNEL_TSAN", "1").env("TSAN_OPTIONS", "halt_on_error=1");
     command
