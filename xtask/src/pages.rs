@@ -19,6 +19,7 @@ const MEAN: usize = 20;
 const PLAIN: &[&str] = &[
     "CONTRIBUTING.md",
     "README.md",
+    "docs/architecture.md",
     "docs/chaos.md",
     "docs/commands.md",
     "docs/driver.md",
