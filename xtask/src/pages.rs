@@ -22,6 +22,7 @@ const PLAIN: &[&str] = &[
     "docs/architecture.md",
     "docs/chaos.md",
     "docs/commands.md",
+    "docs/dependencies.md",
     "docs/driver.md",
     "docs/embedding.md",
     "docs/extending.md",
