@@ -35,9 +35,11 @@ const PLAIN: &[&str] = &[
     "docs/guide/install.md",
     "docs/guide/own-judge.md",
     "docs/guide/own-model.md",
+    "docs/guide/questions.md",
     "docs/guide/rollouts.md",
     "docs/guide/ten-minutes.md",
     "docs/hot-path.md",
+    "docs/introduction.md",
     "docs/isa.md",
     "docs/kv.md",
     "docs/labs/1-false-sharing.md",
@@ -197,6 +199,16 @@ fn every_command_of_the_guide_is_one_of_xtask() {
         }
     }
     assert!(count > 5, "only {count} commands were found");
+}
+
+#[test]
+fn questions_have_answers_with_a_page() {
+    let text = read("docs/guide/questions.md");
+    let questions: Vec<&str> = text.lines().filter(|line| line.starts_with("- **")).collect();
+    assert!(questions.len() >= 20, "{} questions", questions.len());
+    for question in questions {
+        assert!(question.contains("?** ") && links(question).len() == 1, "{question}");
+    }
 }
 
 #[test]
