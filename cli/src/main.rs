@@ -17,6 +17,8 @@ mod lockstep;
 #[cfg(feature = "lm")]
 mod models;
 mod output;
+#[cfg(all(test, feature = "bench", feature = "cosim", feature = "lm", feature = "runtime"))]
+mod pages;
 mod report;
 #[cfg(feature = "rtl")]
 mod waveform;

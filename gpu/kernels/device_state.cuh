@@ -65,7 +65,7 @@ constexpr uint32_t kHanded = 1u << 29;
 constexpr uint32_t kCancelled = 1u << 30;
 constexpr uint32_t kQueued = 1u << 31;  // no worker waited for it: may be cancelled for as long as none has come
 // SM cycles from a completion that the scout posts to its next look, at least. A look that leaves sooner arrives before
-// the answer of a host that waits for the completion, and costs a whole look more; docs/gpu.md has the measurement.
+// the answer of a host that waits for the completion, and costs a whole look more; docs/notebook/gpu.md has the measurement.
 constexpr uint32_t kAnswerCycles = 500;
 // DECODEs of at most so many tokens run in the fetch warp, a lane each.
 constexpr uint32_t kBrief = 4;
@@ -108,7 +108,7 @@ struct SequencePlace {
   uint32_t slot;  // of its version
 };
 
-// How far a rollout of engine 1 has come that has given its block up to another: docs/gpu.md, "Taking turns". It is worked on by who has
+// How far a rollout of engine 1 has come that has given its block up to another: docs/gpu-language.md, "Taking turns". It is worked on by who has
 // the ticket alone.
 struct Paused {
   alignas(32) uint32_t ticket;  // read by the end of a session, too

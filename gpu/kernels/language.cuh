@@ -1,5 +1,5 @@
 // Engine 1 on one team, a block or a warp alone: a language model in integers, token by token, with no launch between. docs/engine.md says what
-// every number is, docs/gpu.md (Engine 1: a rollout per block) which thread has what. All functions of `Block` are called by all threads of the
+// every number is, docs/gpu-language.md (Engine 1: a rollout per block) which thread has what. All functions of `Block` are called by all threads of the
 // team, with the same arguments. Here is Llama's shape; language_gemma.cuh has Gemma 3N's.
 #ifndef DOORBELL_LANGUAGE_CUH
 #define DOORBELL_LANGUAGE_CUH

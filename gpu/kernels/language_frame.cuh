@@ -62,7 +62,7 @@ class Frame {
   __device__ __forceinline__ Frame() : Frame(thread()) {}
 
   // Teams of a block that run the same model do so in step: a step is more instructions than the multiprocessor's caches hold, which teams that
-  // are at the same place fetch once, and each for itself where they are not (docs/gpu.md). Where a team is, is a word that the others read: the
+  // are at the same place fetch once, and each for itself where they are not (docs/gpu-language.md). Where a team is, is a word that the others read: the
   // model, and a number of the rounds from meeting to meeting, which begins with each token at the next multiple of kRounds. Nothing but time
   // depends on it. Whoever has come least far waits for nobody; who runs no rollout, or another model, is not waited for.
   static constexpr uint32_t kRounds = 256;

@@ -1,4 +1,4 @@
-// Role: worker of engine 1. A team, a block or a warp alone, that runs one rollout at a time, from whichever queue: docs/gpu.md, "Engine 1".
+// Role: worker of engine 1. A team, a block or a warp alone, that runs one rollout at a time, from whichever queue: docs/gpu-language.md, "Engine 1".
 #ifndef DOORBELL_LANGUAGE_WORKER_CUH
 #define DOORBELL_LANGUAGE_WORKER_CUH
 

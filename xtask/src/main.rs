@@ -14,6 +14,8 @@ mod gpu_check;
 mod lab;
 mod lint;
 mod mutants;
+#[cfg(test)]
+mod pages;
 mod perf;
 mod rtl_test;
 mod seeds;
