@@ -105,7 +105,7 @@ impl Npu {
     /// A step of the sequence at 0; `blocks` are those that the device takes.
     fn step(&mut self, rollout: u32, token: u32, position: u32, blocks: &[u32]) -> Result<(), String> {
         self.cycle += 1;
-        let sampling = Sampling { sharpness: Sharpness::ONE, seed: 7, rollout };
+        let sampling = Sampling { sharpness: Sharpness::ONE, seed: 7, rollout, scores: false };
         let arena = &self.regions.arenas[0];
         let begun = Begun {
             context: 0,
