@@ -94,6 +94,22 @@ impl Truncation {
     /// Largest `top_p`: 1 less 2^-16.
     pub const TOP_P_MAX: u32 = 0xFFFF;
 
+    /// Of a number of tokens, a share of all and a share of the most likely one, which 0, 1 and 0 leave out none by; `None` for what is none.
+    pub fn new(top_k: u32, top_p: f64, min_p: f64) -> Option<Self> {
+        if !(top_p > 0.0 && top_p <= 1.0 && (0.0..=1.0).contains(&min_p)) {
+            return None;
+        }
+        // A share that would be rounded to all of it is that; the least is one unit.
+        let share = (top_p * 65_536.0).round().max(1.0) as u32;
+        // The smallest distance is one unit, the largest that of 2^-(2^22).
+        let distance = if min_p == 0.0 { 0.0 } else { (-1024.0 * min_p.log2()).round().max(1.0) };
+        Some(Self {
+            top_k,
+            top_p: if share > Self::TOP_P_MAX { 0 } else { share },
+            min_p: distance as u32,
+        })
+    }
+
     /// Whether it leaves out none, whatever the logits are.
     pub fn is_none(self) -> bool {
         self == Self::NONE

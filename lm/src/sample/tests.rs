@@ -169,6 +169,22 @@ fn what_is_kept_is_what_the_rule_says() {
     }
 }
 
+#[rstest]
+#[case(0, 1.0, 0.0, Some([0, 0, 0]))]
+#[case(40, 0.9, 0.05, Some([40, 58_982, 4426]))]
+#[case(1, 1e-9, 1.0, Some([1, 1, 1]))]
+#[case(0, 0.999_999, 0.5, Some([0, 0, 1024]))]
+#[case(0, 0.0, 0.0, None)]
+#[case(0, 1.1, 0.0, None)]
+#[case(0, 1.0, -0.1, None)]
+#[case(0, 1.0, 1.1, None)]
+#[case(0, f64::NAN, 0.0, None)]
+#[case(0, 1.0, f64::NAN, None)]
+fn truncations(#[case] top_k: u32, #[case] top_p: f64, #[case] min_p: f64, #[case] expected: Option<[u32; 3]>) {
+    let expected = expected.map(|[top_k, top_p, min_p]| Truncation { top_k, top_p, min_p });
+    assert_eq!(Truncation::new(top_k, top_p, min_p), expected);
+}
+
 #[test]
 fn a_key_takes_the_place_of_seed_and_rollout() {
     assert_eq!(Draw::keyed(0, 5, 6, 7), Draw::new(5, 6, 7));
