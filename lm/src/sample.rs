@@ -103,11 +103,7 @@ impl Truncation {
         let share = (top_p * 65_536.0).round().max(1.0) as u32;
         // The smallest distance is one unit, the largest that of 2^-(2^22).
         let distance = if min_p == 0.0 { 0.0 } else { (-1024.0 * min_p.log2()).round().max(1.0) };
-        Some(Self {
-            top_k,
-            top_p: if share > Self::TOP_P_MAX { 0 } else { share },
-            min_p: distance as u32,
-        })
+        Some(Self { top_k, top_p: if share > Self::TOP_P_MAX { 0 } else { share }, min_p: distance as u32 })
     }
 
     /// Whether it leaves out none, whatever the logits are.
@@ -181,9 +177,8 @@ fn choose(logits: &[i32], sharpness: Sharpness, truncation: Truncation, draw: Dr
     // At temperature 0 the most likely token is the largest, and it is always kept.
     let all = truncation.is_none() || sharpness == Sharpness::GREEDY;
     let kept = (!all).then(|| truncation.of(logits, sharpness));
-    let is_kept = |logit: i32| {
-        kept.is_none_or(|kept| logit >= kept.logit && power(logit, sharpness) >= kept.power)
-    };
+    let is_kept =
+        |logit: i32| kept.is_none_or(|kept| logit >= kept.logit && power(logit, sharpness) >= kept.power);
     let key = |(&logit, token): (&i32, u32)| match sharpness.0 {
         0 => i64::from(logit),
         // 30 fraction bits.

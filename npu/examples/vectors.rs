@@ -329,7 +329,15 @@ impl Script {
         let Sampling { sharpness, seed, rollout, scores } = context.sampling;
         let (token, position) = (context.token, context.position);
         let text = &mut self.text;
-        let all = [token, position, u32::from(context.silent) | u32::from(scores) << 1, sharpness.0, seed, rollout, OUTPUT as u32];
+        let all = [
+            token,
+            position,
+            u32::from(context.silent) | u32::from(scores) << 1,
+            sharpness.0,
+            seed,
+            rollout,
+            OUTPUT as u32,
+        ];
         let all: Vec<String> = all.iter().map(|number| format!("{number:x}")).collect();
         writeln!(text, "S {}", all.join(" ")).expect("a string takes all");
         let memory = self.machine.memory.clone();

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use doorbell_contract::{
-    BLOCK_TOKENS, Capability, CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, HwImage, HwSequence,
-    PolicyMode, Status, TOKEN_NONE,
+    BLOCK_TOKENS, Capability, CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, HwImage,
+    HwSequence, PolicyMode, Status, TOKEN_NONE,
 };
 use doorbell_devices::{Kind, OpenError, Settings};
 use doorbell_host::language::{language_policy, sequence_bytes};
@@ -154,7 +154,11 @@ impl Session {
         let blocks = positions.div_ceil(BLOCK_TOKENS.into());
         let tokens = TOKENS + 4 * positions;
         // A GPU takes as much memory for a sequence as an arena has, and keeps logits there where draws are truncated.
-        let room = if ask.truncation.is_none() { 0 } else { (4 * u64::from(record.vocabulary)).next_multiple_of(64) };
+        let room = if ask.truncation.is_none() {
+            0
+        } else {
+            (4 * u64::from(record.vocabulary)).next_multiple_of(64)
+        };
         let queue = QueueConfig {
             sq_depth: 4,
             cq_depth: 4,

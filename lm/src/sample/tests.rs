@@ -116,8 +116,7 @@ fn truncated_draws_come_from_what_is_kept(
         counts[choose(&logits, Sharpness::of(temperature).unwrap(), truncation, draw) as usize] += 1;
     }
     let all: f64 = kept.iter().map(|&token| likely[token]).sum();
-    let expected: Vec<f64> =
-        kept.iter().map(|&token| likely[token] / all * f64::from(draws)).collect();
+    let expected: Vec<f64> = kept.iter().map(|&token| likely[token] / all * f64::from(draws)).collect();
     let cells: Vec<u64> = kept.iter().map(|&token| counts[token]).collect();
     assert_eq!(cells.iter().sum::<u64>(), u64::from(draws), "{counts:?}, kept are {kept:?}");
     println!("{truncation:?} keeps {}", kept.len());
@@ -180,7 +179,12 @@ fn what_is_kept_is_what_the_rule_says() {
 #[case(0, 1.0, 1.1, None)]
 #[case(0, f64::NAN, 0.0, None)]
 #[case(0, 1.0, f64::NAN, None)]
-fn truncations(#[case] top_k: u32, #[case] top_p: f64, #[case] min_p: f64, #[case] expected: Option<[u32; 3]>) {
+fn truncations(
+    #[case] top_k: u32,
+    #[case] top_p: f64,
+    #[case] min_p: f64,
+    #[case] expected: Option<[u32; 3]>,
+) {
     let expected = expected.map(|[top_k, top_p, min_p]| Truncation { top_k, top_p, min_p });
     assert_eq!(Truncation::new(top_k, top_p, min_p), expected);
 }

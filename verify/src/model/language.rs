@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytemuck::{cast, cast_slice};
 use doorbell_contract::{
-    ARENAS, BLOCK_TOKENS, DescFlags, DeviceFault, ErrorCode, HwDesc, HwImage, HwSequence, Opcode, SHARPNESS_MAX,
-    TOKEN_NONE,
+    ARENAS, BLOCK_TOKENS, DescFlags, DeviceFault, ErrorCode, HwDesc, HwImage, HwSequence, Opcode,
+    SHARPNESS_MAX, TOKEN_NONE,
 };
 use doorbell_engine::Step;
 use doorbell_host::memory::BusFault;

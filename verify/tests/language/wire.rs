@@ -40,7 +40,8 @@ fn r26_bytes_that_the_host_swaps_are_noticed_with_the_generation_raised() {
             // The second descriptor of the generation may find what the first has kept.
             host.decode(sequence, 4, DescFlags::LOGP);
             host.decode(sequence, 4, DescFlags::LOGP);
-            let (version, sampling, mut stale) = (host.version(1), sequence.sampling(), before[place].clone());
+            let (version, sampling, mut stale) =
+                (host.version(1), sequence.sampling(), before[place].clone());
             let stale: Vec<i32> = (0..8).map(|_| stale.step(version, sampling).logp).collect();
             let mut found = vec![0; 8];
             let at = sequence.record.prompt + 4 * (sequence.done as u64 - 8);
@@ -135,7 +136,9 @@ fn r06_truncated_draws_of_other_images_are_the_oracles() {
         if !truncates(&host) {
             return;
         }
-        for (top_k, top_p, min_p) in [(3, 0, 0), (0, 30_000, 0), (0, 0xFFFF, 0), (0, 0, 900), (50, 60_000, 5000)] {
+        for (top_k, top_p, min_p) in
+            [(3, 0, 0), (0, 30_000, 0), (0, 0xFFFF, 0), (0, 0, 900), (50, 60_000, 5000)]
+        {
             let prompt = Draws(3).prompt(4);
             let mut sequence = host.sequence(&prompt, 4 + 6, 1.0);
             sequence.record = HwSequence { top_k, top_p, min_p, ..sequence.record };
