@@ -215,11 +215,21 @@ struct doorbell_hw_sequence {
   // first copies what that block holds; 0: none
   uint32_t shared;
   uint32_t source;                     // number of the block that it copies from
+  // raised whenever the host changes or moves bytes of the arena: a device may keep keys and values by it
+  // (rule R26); 0: it keeps nothing
+  uint32_t generation;
+  // replaces (seed, rollout_id), as (low, high), in the draws; 0: those of the descriptor
+  uint64_t draw_key;
+  // draws among the tokens whose logit is at least the k-th largest (CAPABILITY.TRUNCATION); 0: among all
+  uint32_t top_k;
+  // draws among the most likely tokens that have this share together, in 2^-16, at most 0xFFFF
+  // (CAPABILITY.TRUNCATION); 0: among all
+  uint32_t top_p;
+  // draws among the tokens at most this far below the most likely one, a power of 2 with 10 fraction bits
+  // (CAPABILITY.TRUNCATION); 0: among all
+  uint32_t min_p;
   uint32_t reserved_0;                 // 0
-  uint64_t reserved_1;                 // 0
-  uint64_t reserved_2;                 // 0
-  uint64_t reserved_3;                 // 0
-  uint32_t reserved_4;                 // 0
+  uint32_t reserved_1;                 // 0
   uint32_t check;                      // fold of the 15 words before it ('Records of engine 1')
 };
 DOORBELL_ASSERT(sizeof(struct doorbell_hw_sequence) == 64, "size of doorbell_hw_sequence");
@@ -230,11 +240,13 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, prompt) == 8, "of
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, start) == 16, "offset of start");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, shared) == 20, "offset of shared");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, source) == 24, "offset of source");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_0) == 28, "offset of reserved_0");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_1) == 32, "offset of reserved_1");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_2) == 40, "offset of reserved_2");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_3) == 48, "offset of reserved_3");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_4) == 56, "offset of reserved_4");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, generation) == 28, "offset of generation");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, draw_key) == 32, "offset of draw_key");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, top_k) == 40, "offset of top_k");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, top_p) == 44, "offset of top_p");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, min_p) == 48, "offset of min_p");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_0) == 52, "offset of reserved_0");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_1) == 56, "offset of reserved_1");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, check) == 60, "offset of check");
 
 // Event: one slot of a function's event ring (rule R23).
@@ -324,7 +336,8 @@ enum doorbell_err {
   // POLICY: the mode is none, the version is resident, or the block in memory does not belong to it (rule
   // R19), or its image does not (rule R25)
   DOORBELL_ERR_BAD_POLICY = 0x0E,
-  // engine 1: the sequence in memory, its block table or a token that it starts from is malformed (rule R26)
+  // engine 1: the sequence in memory, its block table or a token that it is given is malformed, or asks for
+  // what the device does not have (rule R26)
   DOORBELL_ERR_BAD_SEQUENCE = 0x0F,
 };
 
@@ -362,7 +375,9 @@ enum doorbell_event {
 #define DOORBELL_FLAG_INTERRUPT 0x00000008u
 // the device scores checkpoints itself and goes on or ends (rule R9)
 #define DOORBELL_FLAG_RESIDENT 0x00000010u
-#define DOORBELL_FLAG_LOGP 0x00000020u           // a log-probability is written for each token (rule R11)
+// a log-probability is written for each token (rule R11); PREFILL of engine 1: of each given token (rule
+// R27)
+#define DOORBELL_FLAG_LOGP 0x00000020u
 
 // Flags of a completion.
 #define DOORBELL_CFLAG_EOS 0x00000001u           // an end of sequence was among this descriptor's tokens
@@ -435,6 +450,7 @@ enum doorbell_event {
 #define DOORBELL_CAP_ISOLATED 0x00000100u
 #define DOORBELL_CAP_EVENTS 0x00000200u          // event rings (rule R23): EQ_BASE to EVENTS_DROPPED
 #define DOORBELL_CAP_WORKER_COUNTERS 0x00000400u // the counters of each worker, in the block WORKER
+#define DOORBELL_CAP_TRUNCATION 0x00000800u      // top_k, top_p and min_p of a sequence of engine 1
 // register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
 #define DOORBELL_CAP_WATCHDOG 0x00010000u
 // polls the slots: the check word publishes (rule R1), and the doorbell only wakes

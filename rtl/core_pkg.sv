@@ -151,7 +151,7 @@ package core_pkg;
 
   // Width of what the engine prepares for a descriptor.
   localparam int ENGINE_BITS = 80;
-  localparam int NPU_BITS    = 92;    // of engine_npu, with Engines 2
+  localparam int NPU_BITS    = 93;    // of engine_npu, with Engines 2
 
   // How a worker ended a DECODE: {rejected, end of sequence seen, one of these}. What is called off before its first token
   // is rejected as STOPPED or SUPERSEDED.

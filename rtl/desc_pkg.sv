@@ -179,11 +179,21 @@ package desc_pkg;
   // A sequence of engine 1 in the KV region (rule R26); its block table, a u32 for each 32 positions, follows it. Byte 0 of memory is bits [7:0].
   typedef struct packed {
     logic [31:0] check;              // fold of the 15 words before it ('Records of engine 1')
-    logic [31:0] reserved_4;         // 0
-    logic [63:0] reserved_3;         // 0
-    logic [63:0] reserved_2;         // 0
-    logic [63:0] reserved_1;         // 0
+    logic [31:0] reserved_1;         // 0
     logic [31:0] reserved_0;         // 0
+    // draws among the tokens at most this far below the most likely one, a power of 2 with 10 fraction bits
+    // (CAPABILITY.TRUNCATION); 0: among all
+    logic [31:0] min_p;
+    // draws among the most likely tokens that have this share together, in 2^-16, at most 0xFFFF
+    // (CAPABILITY.TRUNCATION); 0: among all
+    logic [31:0] top_p;
+    // draws among the tokens whose logit is at least the k-th largest (CAPABILITY.TRUNCATION); 0: among all
+    logic [31:0] top_k;
+    // replaces (seed, rollout_id), as (low, high), in the draws; 0: those of the descriptor
+    logic [63:0] draw_key;
+    // raised whenever the host changes or moves bytes of the arena: a device may keep keys and values by it
+    // (rule R26); 0: it keeps nothing
+    logic [31:0] generation;
     logic [31:0] source;             // number of the block that it copies from
     // tokens of a shared prefix, whose last block may be partial: a descriptor that begins at this position
     // first copies what that block holds; 0: none
@@ -205,11 +215,13 @@ package desc_pkg;
   localparam int          HW_SEQUENCE_START_LSB = 128;
   localparam int          HW_SEQUENCE_SHARED_LSB = 160;
   localparam int          HW_SEQUENCE_SOURCE_LSB = 192;
-  localparam int          HW_SEQUENCE_RESERVED_0_LSB = 224;
-  localparam int          HW_SEQUENCE_RESERVED_1_LSB = 256;
-  localparam int          HW_SEQUENCE_RESERVED_2_LSB = 320;
-  localparam int          HW_SEQUENCE_RESERVED_3_LSB = 384;
-  localparam int          HW_SEQUENCE_RESERVED_4_LSB = 448;
+  localparam int          HW_SEQUENCE_GENERATION_LSB = 224;
+  localparam int          HW_SEQUENCE_DRAW_KEY_LSB = 256;
+  localparam int          HW_SEQUENCE_TOP_K_LSB = 320;
+  localparam int          HW_SEQUENCE_TOP_P_LSB = 352;
+  localparam int          HW_SEQUENCE_MIN_P_LSB = 384;
+  localparam int          HW_SEQUENCE_RESERVED_0_LSB = 416;
+  localparam int          HW_SEQUENCE_RESERVED_1_LSB = 448;
   localparam int          HW_SEQUENCE_CHECK_LSB = 480;
 
   // Event: one slot of a function's event ring (rule R23). Byte 0 of memory is bits [7:0].
@@ -298,7 +310,8 @@ package desc_pkg;
   // POLICY: the mode is none, the version is resident, or the block in memory does not belong to it (rule
   // R19), or its image does not (rule R25)
   localparam logic [7:0]  ERR_BAD_POLICY = 8'h0E;
-  // engine 1: the sequence in memory, its block table or a token that it starts from is malformed (rule R26)
+  // engine 1: the sequence in memory, its block table or a token that it is given is malformed, or asks for
+  // what the device does not have (rule R26)
   localparam logic [7:0]  ERR_BAD_SEQUENCE = 8'h0F;
 
   // What becomes of the version before: the checkpoint field of a POLICY.
@@ -335,7 +348,8 @@ package desc_pkg;
   // the device scores checkpoints itself and goes on or ends (rule R9)
   localparam int          FLAG_RESIDENT_BIT = 4;
   localparam logic [7:0]  FLAG_RESIDENT = 8'h10;
-  // a log-probability is written for each token (rule R11)
+  // a log-probability is written for each token (rule R11); PREFILL of engine 1: of each given token (rule
+  // R27)
   localparam int          FLAG_LOGP_BIT = 5;
   localparam logic [7:0]  FLAG_LOGP = 8'h20;
 
@@ -447,6 +461,9 @@ package desc_pkg;
   // the counters of each worker, in the block WORKER
   localparam int          CAP_WORKER_COUNTERS_BIT = 10;
   localparam logic [31:0] CAP_WORKER_COUNTERS = 32'h0000_0400;
+  // top_k, top_p and min_p of a sequence of engine 1
+  localparam int          CAP_TRUNCATION_BIT = 11;
+  localparam logic [31:0] CAP_TRUNCATION = 32'h0000_0800;
   // register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
   localparam int          CAP_WATCHDOG_BIT = 16;
   localparam logic [31:0] CAP_WATCHDOG = 32'h0001_0000;

@@ -718,6 +718,7 @@ module rl_runtime_top
       .seed_i          (slot_data[HW_DESC_SEED_LSB +: 32]),
       .kv_offset_i     (slot_data[HW_DESC_KV_OFFSET_LSB +: 64]),
       .arena_i         (slot_data[HW_DESC_KV_ARENA_ID_LSB +: 16]),
+      .scores_i        (slot_data[HW_DESC_FLAGS_LSB + FLAG_LOGP_BIT]),
       .prepared_o      (checked_prepared[ENGINE_BITS +: NPU_BITS]),
       .load_i          (load),
       .load_place_i    (load_place),

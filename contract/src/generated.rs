@@ -180,16 +180,20 @@ record! {
         20 shared: u32,
         /// Bytes 24 to 27: number of the block that it copies from
         24 source: u32,
-        /// Bytes 28 to 31: 0
-        28 reserved_0: u32,
-        /// Bytes 32 to 39: 0
-        32 reserved_1: u64,
-        /// Bytes 40 to 47: 0
-        40 reserved_2: u64,
-        /// Bytes 48 to 55: 0
-        48 reserved_3: u64,
+        /// Bytes 28 to 31: raised whenever the host changes or moves bytes of the arena: a device may keep keys and values by it (rule R26); 0: it keeps nothing
+        28 generation: u32,
+        /// Bytes 32 to 39: replaces (seed, rollout_id), as (low, high), in the draws; 0: those of the descriptor
+        32 draw_key: u64,
+        /// Bytes 40 to 43: draws among the tokens whose logit is at least the k-th largest (CAPABILITY.TRUNCATION); 0: among all
+        40 top_k: u32,
+        /// Bytes 44 to 47: draws among the most likely tokens that have this share together, in 2^-16, at most 0xFFFF (CAPABILITY.TRUNCATION); 0: among all
+        44 top_p: u32,
+        /// Bytes 48 to 51: draws among the tokens at most this far below the most likely one, a power of 2 with 10 fraction bits (CAPABILITY.TRUNCATION); 0: among all
+        48 min_p: u32,
+        /// Bytes 52 to 55: 0
+        52 reserved_0: u32,
         /// Bytes 56 to 59: 0
-        56 reserved_4: u32,
+        56 reserved_1: u32,
         /// Bytes 60 to 63: fold of the 15 words before it ('Records of engine 1')
         60 check: u32,
     }
@@ -288,7 +292,7 @@ code_points! {
         PolicyBusy = 13, "POLICY_BUSY";
         /// BAD_POLICY: POLICY: the mode is none, the version is resident, or the block in memory does not belong to it (rule R19), or its image does not (rule R25)
         BadPolicy = 14, "BAD_POLICY";
-        /// BAD_SEQUENCE: engine 1: the sequence in memory, its block table or a token that it starts from is malformed (rule R26)
+        /// BAD_SEQUENCE: engine 1: the sequence in memory, its block table or a token that it is given is malformed, or asks for what the device does not have (rule R26)
         BadSequence = 15, "BAD_SEQUENCE";
     }
 }
@@ -343,7 +347,7 @@ bitflags::bitflags! {
         const INTERRUPT = 1 << 3;
         /// Bit 4: the device scores checkpoints itself and goes on or ends (rule R9)
         const RESIDENT = 1 << 4;
-        /// Bit 5: a log-probability is written for each token (rule R11)
+        /// Bit 5: a log-probability is written for each token (rule R11); PREFILL of engine 1: of each given token (rule R27)
         const LOGP = 1 << 5;
     }
 }
@@ -465,6 +469,8 @@ bitflags::bitflags! {
         const EVENTS = 1 << 9;
         /// Bit 10: the counters of each worker, in the block WORKER
         const WORKER_COUNTERS = 1 << 10;
+        /// Bit 11: top_k, top_p and min_p of a sequence of engine 1
+        const TRUNCATION = 1 << 11;
         /// Bit 16: register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
         const WATCHDOG = 1 << 16;
         /// Bit 4: polls the slots: the check word publishes (rule R1), and the doorbell only wakes

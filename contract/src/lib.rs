@@ -291,11 +291,12 @@ impl HwSequence {
 
     /// Whether all that is reserved is 0.
     pub const fn is_plain(&self) -> bool {
-        self.reserved_0 == 0
-            && self.reserved_1 == 0
-            && self.reserved_2 == 0
-            && self.reserved_3 == 0
-            && self.reserved_4 == 0
+        self.reserved_0 == 0 && self.reserved_1 == 0
+    }
+
+    /// Whether its draws are truncated, for which a device has [`Capability::TRUNCATION`].
+    pub const fn is_truncated(&self) -> bool {
+        self.top_k != 0 || self.top_p != 0 || self.min_p != 0
     }
 }
 
@@ -509,7 +510,7 @@ mod tests {
                         if byte == bit / 8 { 1 << (bit % 8) } else { 0 }
                     },
                 ));
-            assert_eq!(one.is_plain(), !(28..60).contains(&(bit / 8)), "bit {bit}");
+            assert_eq!(one.is_plain(), !(52..60).contains(&(bit / 8)), "bit {bit}");
         }
     }
 

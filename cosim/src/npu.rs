@@ -45,9 +45,9 @@ impl NpuObserver {
     /// `npu_step_t` and `npu_context_t`.
     fn begun(&mut self, event: &ffi::NpuEvent) -> Begun {
         let (step, context) = event.registers.split_at(5);
-        let mut fields = Fields::new(step, 157);
-        let [token, position, silent, sharpness, seed, rollout] =
-            [32, 32, 1, 28, 32, 32].map(|bits| fields.take(bits) as u32);
+        let mut fields = Fields::new(step, 158);
+        let [token, position, silent, scores, sharpness, seed, rollout] =
+            [32, 32, 1, 1, 28, 32, 32].map(|bits| fields.take(bits) as u32);
         let mut fields = Fields::new(context, 382);
         let [_, _, _, _, base, lines, table, entries] =
             [58, 34, 34, 16, 58, 34, 58, 12].map(|bits| fields.take(bits));
@@ -60,7 +60,7 @@ impl NpuObserver {
             token,
             position,
             silent: silent == 1,
-            sampling: Sampling { sharpness: Sharpness(sharpness), seed, rollout },
+            sampling: Sampling { sharpness: Sharpness(sharpness), seed, rollout, scores: scores == 1 },
             arena,
             table: table * LINE as u64,
             entries: entries as u32,

@@ -15,6 +15,8 @@ mod refusals;
 mod rollouts;
 #[path = "../../verify/tests/language/versions.rs"]
 mod versions;
+#[path = "../../verify/tests/language/wire.rs"]
+mod wire;
 
 use std::ops::RangeInclusive;
 

@@ -42,7 +42,7 @@ class Block : Frame<Team> {
 
   // Takes the token at `position`: its keys and values go into the cache, which holds those of all positions below, and, if `stored_to` is not
   // null, to the same place of that block in host memory, relaxed: whoever tells the host of them puts a release behind a barrier. With `samples`,
-  // returns the token of the next position on every thread. Neither token nor position is looked at: they are below the shape's vocabulary and
+  // returns the token of the next position on every thread, drawn from all tokens or from those that are kept, or given. Neither token nor position is looked at: they are below the shape's vocabulary and
   // context. There is a barrier of the team behind everything, and the next step may begin at once.
   static __device__ __forceinline__ Sampled step(Cache cache, char* stored_to, uint32_t token, uint32_t position, bool samples,
                                                  Sampling sampling) {
@@ -50,7 +50,8 @@ class Block : Frame<Team> {
     if (Team::thread() == 0) Block().shared_.step = Step{cache, stored_to, token, position, sampling};
     if (Block().shared_.shape.is_gemma()) {
       Gemma<Team>::step(token, position);
-      return samples ? sample_gemma() : Sampled{0, 0};
+      if (!samples) return Sampled{0, 0};
+      return sampling.truncates() || sampling.is_given() ? sample_kept_gemma() : sample_gemma();
     }
     embed(token, position);
 #pragma unroll 1
@@ -60,7 +61,8 @@ class Block : Frame<Team> {
       attend(layer);
       feed_forward(layer);
     }
-    return samples ? sample() : Sampled{0, 0};
+    if (!samples) return Sampled{0, 0};
+    return sampling.truncates() || sampling.is_given() ? sample_kept() : sample();
   }
 
  private:
@@ -136,8 +138,10 @@ class Block : Frame<Team> {
   static __device__ __noinline__ void project(uint32_t layer) { Block().do_project(layer); }
   static __device__ __noinline__ void attend(uint32_t layer) { Block().do_attend(layer); }
   static __device__ __noinline__ void feed_forward(uint32_t layer) { Block().do_feed_forward(layer); }
-  static __device__ __noinline__ Sampled sample() { return Block().template do_sample<false>(); }
-  static __device__ __noinline__ Sampled sample_gemma() { return Block().template do_sample<true>(); }
+  static __device__ __noinline__ Sampled sample() { return Block().template do_sample<false, false>(); }
+  static __device__ __noinline__ Sampled sample_gemma() { return Block().template do_sample<true, false>(); }
+  static __device__ __noinline__ Sampled sample_kept() { return Block().template do_sample<false, true>(); }
+  static __device__ __noinline__ Sampled sample_kept_gemma() { return Block().template do_sample<true, true>(); }
 
   // The residual stream of a token, and what else the first layer needs.
   __device__ __forceinline__ void do_embed(uint32_t token, uint32_t position) {
@@ -301,8 +305,9 @@ class Block : Frame<Team> {
     Team::sync();
   }
 
-  // Logits, and of them the next token. A warp takes 32 rows at a time, so that each of its lanes ends with one.
-  template <bool kGemma>
+  // Logits, and of them the next token. A warp takes 32 rows at a time, so that each of its lanes ends with one. With kKept the token is given, or
+  // drawn behind all logits from those that are kept, which only then is known.
+  template <bool kGemma, bool kKept>
   __device__ __forceinline__ Sampled do_sample() {
     const Sampling sampling = shared_.step.sampling;
     Activation activation;
@@ -312,15 +317,25 @@ class Block : Frame<Team> {
       activation = normalise(shared_.shape, shared_.last_gain.exponent);
       Team::sync();
     }
-    const auto logit = [&](int32_t value) { return kGemma ? Gemma<Team>::softcap(value) : value; };
     const Matrix tokens = matrix(shared_.tokens);
     const char* const last = end();
     Sampler sampler(tables(), sampling.sharpness, Draw::of(sampling.seed, sampling.rollout, shared_.step.position + 1));
+    const auto take = [&](bool is, uint32_t row, int32_t value) {
+      const int32_t logit = kGemma ? Gemma<Team>::softcap(value) : value;
+      if constexpr (kKept) {
+        // Until it is known what is kept, the most likely one is the best.
+        if (is) sampler.keep(sampling.is_given() ? row == sampling.given : logit, row, logit);
+        if (is && !sampling.is_given()) shared_.step.cache.logits[row] = logit;
+        sampler.count(is, logit);
+      } else {
+        sampler.add(is, row, logit);
+      }
+    };
     const int32_t shift = shift_of(tokens.exponent, activation.exponent);
     const Stretches stretches = this->stretches();
     const bool takes = stretches.takes(tokens.lines), is_narrow = kWarps == 1 && tokens.lines == 1;
     if (is_narrow) {
-      take_lines(tokens, vector(), activation, lane_, [&](bool is, uint32_t row, int32_t value) { sampler.add(is, row, logit(value)); });
+      take_lines(tokens, vector(), activation, lane_, take);
     } else if (takes) {
       const auto own_row = [&](uint32_t task) { return kBlock * task + kGroups * (lane_ % kQuarters) + lane_ / kQuarters; };
       dots<Team, kQuarters, kQuarters>(
@@ -333,7 +348,7 @@ class Block : Frame<Team> {
           [&](uint32_t task) { return own_row(task) < tokens.rows ? tokens.scale(own_row(task)) : 0; },
           [&](uint32_t task, const int32_t(&sums)[kQuarters], uint32_t scale) {
             const uint32_t row = own_row(task);
-            sampler.add(row < tokens.rows, row, logit(requantise(own(sums, lane_), scale, activation.scale, shift)));
+            take(row < tokens.rows, row, requantise(own(sums, lane_), scale, activation.scale, shift));
           });
     }
 #pragma unroll 1
@@ -345,14 +360,81 @@ class Block : Frame<Team> {
       const uint32_t row = first + kGroups * (lane_ % kQuarters) + lane_ / kQuarters;
       const bool is = row < tokens.rows;
       const uint32_t scale = is ? tokens.scale(row) : 0;
-      sampler.add(is, row, logit(requantise(dots<kQuarters, kBroad>(rows, vector(), tokens.lines, lane_), scale, activation.scale, shift)));
+      take(is, row, requantise(dots<kQuarters, kBroad>(rows, vector(), tokens.lines, lane_), scale, activation.scale, shift));
     }
+    join(sampler);
+    if constexpr (kKept) {
+      if (!sampling.is_given()) draw_kept(sampler, sampling, tokens.rows);
+    }
+    return sampler.sampled();
+  }
+
+  // What all warps have found. What they have written to memory before is seen behind it.
+  __device__ __forceinline__ void join(Sampler& sampler) {
     const Candidate candidate = sampler.candidate();
     if (lane_ == 0) shared_.candidates[warp_] = candidate;
     Team::sync();
     for (uint32_t k = 0; k < kWarps; k++)
       if (k != warp_) sampler.join(shared_.candidates[k]);
-    return sampler.sampled();
+  }
+
+  // The sum of value(logit) over the vocabulary, on every thread; two calls behind each other have different places.
+  template <typename Value>
+  __device__ __forceinline__ uint64_t sum_over(uint32_t vocabulary, uint32_t place, Value value) {
+    const int32_t* const logits = shared_.step.cache.logits;
+    uint64_t sum = 0;
+#pragma unroll 1
+    for (uint32_t token = thread_; token < vocabulary; token += kThreads) sum += value(logits[token]);
+    see(sum, 0, place);
+    Team::sync();
+    return all_seen(place).squares;
+  }
+
+  // Draws anew, of the logits in the cache, among those that are kept: docs/engine.md, Truncation. `sampler` has the most likely token.
+  __device__ __forceinline__ void draw_kept(Sampler& sampler, const Sampling& sampling, uint32_t vocabulary) {
+    const int64 most = power_of(sampler.logit(), sampling.sharpness);
+    Kept kept{0, 0x7FFFFFFFFFFFFFFFll, (most + 1023) >> 10 << 10, sampling.sharpness};
+    uint32_t place = 0;
+    if (sampling.top_k != 0 && sampling.top_k < vocabulary) {
+      // The largest bound that so many do not fall below, from its highest bit on.
+#pragma unroll 1
+      for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1, place ^= 1) {
+        const uint32_t bound = kept.lowest | bit;
+        const uint64_t above = sum_over(vocabulary, place, [&](int32_t logit) { return Kept::order_of(logit) >= bound ? 1u : 0u; });
+        if (above >= sampling.top_k) kept.lowest = bound;
+      }
+    }
+    if (sampling.top_p != 0) {
+      const auto within = [&](int64 end) {
+        const uint64_t sum = sum_over(vocabulary, place, [&](int32_t logit) {
+          const int64 below = kept.below(logit);
+          return Kept::order_of(logit) >= kept.lowest && below < end ? power_of_logit(tables().powers, below) : 0u;
+        });
+        place ^= 1;
+        return sum;
+      };
+      const uint64_t missing = (sampling.top_p * within(0x7FFFFFFFFFFFFFFFll) + 0xFFFF) >> 16;
+      // The farthest end before which less than that lies: at it there is enough.
+      int64 end = 0;
+#pragma unroll 1
+      for (int64 step = 1 << 14; step != 0; step >>= 1)
+        if (within(end + step) < missing) end += step;
+      kept.farthest = end;
+    }
+    if (sampling.min_p != 0) {
+      const int64 farthest = kept.ceiling - most + sampling.min_p;
+      if (farthest < kept.farthest) kept.farthest = farthest;
+    }
+    if (DOORBELL_FAULT(KeepsOneMore) && kept.farthest != 0x7FFFFFFFFFFFFFFFll) kept.farthest += 64;
+    Sampler drawn(tables(), sampling.sharpness, Draw::of(sampling.seed, sampling.rollout, shared_.step.position + 1));
+    const int32_t* const logits = shared_.step.cache.logits;
+#pragma unroll 1
+    for (uint32_t token = thread_; token < vocabulary; token += kThreads)
+      if (kept.has(logits[token])) drawn.pick(token, logits[token]);
+    // Everybody has read what the warps found before.
+    Team::sync();
+    join(drawn);
+    sampler.choose(drawn.token(), drawn.logit());
   }
 
   // Adds a matrix times the activation to the residual stream.

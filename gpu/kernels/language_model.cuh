@@ -136,11 +136,21 @@ struct Matrix {
 // Keys and values of a sequence in device memory: its blocks of 32 positions in order, each laid out as docs/isa.md says, a multiple of 64.
 struct Cache {
   char* local;
+  int32_t* logits;  // a word for each token of the vocabulary; only of a rollout whose draws are truncated
 };
+
+// No token: what DOORBELL_TOKEN_NONE is, and no vocabulary has.
+constexpr uint32_t kNoToken = 0xFFFFFFFFu;
 
 // How the tokens of a rollout are drawn. A sharpness of 0 is temperature 0.
 struct Sampling {
   uint32_t sharpness, seed, rollout;
+  uint32_t top_k, top_p, min_p;  // what leaves tokens out; 0 leaves out none
+  uint32_t given;                // kNoToken, or the token whose log-probability is wanted
+
+  // The most likely token is always kept.
+  __device__ __forceinline__ bool truncates() const { return sharpness != 0 && (top_k | top_p | min_p) != 0; }
+  __device__ __forceinline__ bool is_given() const { return given != kNoToken; }
 };
 
 // What a step is told.

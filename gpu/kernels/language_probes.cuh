@@ -42,8 +42,8 @@ __device__ __forceinline__ void run_probe(LanguageProbe* probe) {
     const uint64_t cache = probe->cache_bytes * number;
     char* stored = nullptr;
     if (probe->stored != nullptr) stored = probe->stored + cache + Shape::read(probe->image).kv_block() * (position / kBlock);
-    const Sampled next = Block<Team>::step(Cache{probe->caches + cache}, stored, token, position, position + 1 >= probe->length,
-                                           Sampling{probe->sharpness, probe->seed, probe->rollout + number});
+    const Sampled next = Block<Team>::step(Cache{probe->caches + cache, nullptr}, stored, token, position, position + 1 >= probe->length,
+                                           Sampling{probe->sharpness, probe->seed, probe->rollout + number, 0, 0, 0, kNoToken});
     if (position + 1 >= probe->length) {
       token = next.token;
       if (Team::thread() == 0) probe->sampled[static_cast<uint64_t>(probe->steps) * number + position + 1 - probe->length] = next;

@@ -53,6 +53,18 @@ __device__ __forceinline__ bool better(int64 key, uint32_t token, int64 than_key
   return key > than_key || (key == than_key && token < than);
 }
 
+// What a truncated draw leaves: logits not below one, of which the order of 32 bits without a sign is taken, and powers of 2 not further below a
+// whole number, with 10 fraction bits.
+struct Kept {
+  uint32_t lowest;
+  int64 farthest, ceiling;
+  uint32_t sharpness;
+
+  static __device__ __forceinline__ uint32_t order_of(int32_t logit) { return static_cast<uint32_t>(logit) ^ 0x80000000u; }
+  __device__ __forceinline__ int64 below(int32_t logit) const { return ceiling - power_of(logit, sharpness); }
+  __device__ __forceinline__ bool has(int32_t logit) const { return order_of(logit) >= lowest && below(logit) <= farthest; }
+};
+
 // What a warp finds as it takes blocks of 32 tokens of the vocabulary, a lane each.
 class Sampler {
  public:
@@ -61,15 +73,28 @@ class Sampler {
 
   // All lanes call it; `is` tells which of them have a token, of which there is one.
   __device__ __forceinline__ void add(bool is, uint32_t token, int32_t logit) {
-    if (is) {
-      int64 key = logit;
-      if (sharpness_ != 0) key = key * sharpness_ + gumbel(tables_, draw_.bits(token)) * 64;
-      if (better(key, token, key_, token_)) {
-        key_ = key;
-        token_ = token;
-        logit_ = logit;
-      }
+    if (is) pick(token, logit);
+    count(is, logit);
+  }
+
+  // A token that may be drawn.
+  __device__ __forceinline__ void pick(uint32_t token, int32_t logit) {
+    int64 key = logit;
+    if (sharpness_ != 0) key = key * sharpness_ + gumbel(tables_, draw_.bits(token)) * 64;
+    keep(key, token, logit);
+  }
+
+  // A token with this key.
+  __device__ __forceinline__ void keep(int64 key, uint32_t token, int32_t logit) {
+    if (better(key, token, key_, token_)) {
+      key_ = key;
+      token_ = token;
+      logit_ = logit;
     }
+  }
+
+  // The sums, whatever is drawn. All lanes call it.
+  __device__ __forceinline__ void count(bool is, int32_t logit) {
     const int64 most = power_of(__reduce_max_sync(kEveryLane, is ? logit : kLowest32), scaled_by_);
     const int64 ceiling = (most + 1023) >> 10;
     const uint32_t own = is ? power_of_logit(tables_.powers, ceiling * 1024 - power_of(logit, scaled_by_)) : 0;
@@ -102,6 +127,15 @@ class Sampler {
     if (other.highest == kNoBin) return;
 #pragma unroll
     for (uint32_t k = 0; k < kBins; k++) enter(other.highest - static_cast<int32_t>(k), other.sums[k]);
+  }
+
+  // The best one's.
+  __device__ __forceinline__ uint32_t token() const { return token_; }
+  __device__ __forceinline__ int32_t logit() const { return logit_; }
+  // In the place of the best one.
+  __device__ __forceinline__ void choose(uint32_t token, int32_t logit) {
+    token_ = token;
+    logit_ = logit;
   }
 
   // The token, once all of the vocabulary has been taken.

@@ -13,23 +13,30 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, prompt) == 8, "Se
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, start) == 16, "Sequence::begin");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, shared) == 20, "Sequence::begin");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, source) == 24, "Sequence::begin");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_0) == 28, "Sequence::begin");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, draw_key) == 32, "Sequence::begin");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, top_k) == 40, "Sequence::begin");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, top_p) == 44, "Sequence::begin");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, min_p) == 48, "Sequence::begin");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_0) == 52, "Sequence::begin");
 
 // What is wrong with a sequence shows as a block that lies nowhere.
 constexpr uint64_t kNowhere = 0;
 
 // A sequence while a descriptor of it runs (R26). One thread works on it, and all see it behind the next barrier.
 struct Sequence {
-  uint32_t sharpness;
+  Sampling sampling;
   uint32_t entries;    // of its block table
   uint32_t source;     // block from which it copies
   uint32_t first;      // its first position
   uint32_t end;        // behind the last position of a PREFILL
   bool is_prefill;
   bool copies;
+  bool scores;         // each token but the first gets its log-probability
   bool is_sound;
   uint64_t table;      // bus address
   uint64_t tokens;     // of a PREFILL: bus address of that of position 0
+  uint64_t logps;      // likewise of its log-probability
+  uint64_t room;       // bytes of logits, at the end of the cache
   uint64_t arena_base;
   uint64_t arena_size;
   uint64_t block_bytes;
@@ -45,28 +52,41 @@ struct Sequence {
 #pragma unroll
     for (uint32_t k = 0; k < 15; k++) sum = mix(sum ^ words[k]);
 #pragma unroll
-    for (uint32_t k = 7; k < 15; k++) reserved |= words[k];
-    sharpness = words[0];
+    for (uint32_t k = 13; k < 15; k++) reserved |= words[k];
+    sampling.sharpness = words[0];
+    const bool keyed = (words[8] | words[9]) != 0;
+    sampling.seed = keyed ? words[8] : place.seed;
+    sampling.rollout = keyed ? words[9] : place.rollout_id;
+    sampling.top_k = words[10];
+    sampling.top_p = words[11];
+    sampling.min_p = words[12];
     entries = words[1];
     const uint64_t prompt = Descriptor::wide(words[2], words[3]);
     const uint32_t start = words[4], shared = words[5];
     source = words[6];
     is_prefill = place.opcode == DOORBELL_OP_PREFILL;
+    scores = is_prefill && (place.flags & DOORBELL_FLAG_LOGP) != 0;
+    sampling.given = kNoToken;
     end = place.seq_len - 1;
     first = is_prefill ? start : end;
     table = address + 64;
     arena_base = session.arenas[2 * at.arena];
     arena_size = session.arenas[2 * at.arena + 1];
     block_bytes = model.block_bytes;
-    is_sound = sum == words[15] && reserved == 0 && sharpness <= DOORBELL_SHARPNESS_MAX &&
+    is_sound = sum == words[15] && reserved == 0 && sampling.sharpness <= DOORBELL_SHARPNESS_MAX && sampling.top_p <= 0xFFFF &&
                at.kv_offset + 64 + 4ull * entries <= session.kv_size;
     if (is_prefill) {
       tokens = session.token_base + prompt;
-      const bool lies = prompt % 4 == 0 && prompt <= session.token_size && 4ull * end <= session.token_size - prompt;
+      logps = session.logp_base + prompt;
+      uint64_t size = session.token_size;
+      if (scores && session.logp_size < size) size = session.logp_size;
+      // The last token is scored by the step before it.
+      const bool lies = prompt % 4 == 0 && prompt <= size && 4ull * (scores ? place.seq_len : end) <= size - prompt;
       is_sound = is_sound && lies && start <= end;
     }
     // What the cache does not hold this device does not run.
-    const uint64_t most = cache_bytes / block_bytes;
+    room = sampling.truncates() ? (4ull * model.vocabulary + 63) / 64 * 64 : 0;
+    const uint64_t most = room < cache_bytes ? (cache_bytes - room) / block_bytes : 0;
     if (entries > most) entries = static_cast<uint32_t>(most);
     // What has nothing to do looks at nothing else.
     copies = shared == first && first % DOORBELL_BLOCK_TOKENS != 0 && !is_idle();
@@ -130,7 +150,7 @@ class Worker {
  public:
   __device__ Worker(Jobs<Team>& jobs, const Launch& launch, uint32_t number, uint32_t worker_id)
       : job(jobs.of[Team::number()]), jobs(jobs), state(*launch.state), language(launch.language), worker_id(worker_id),
-        cache{launch.language.caches + launch.language.cache_bytes * number} {}
+        cache{launch.language.caches + launch.language.cache_bytes * number, nullptr} {}
 
   // Takes tickets, each in turn of its arrival, until one tells it to end.
   __device__ void role() {
@@ -299,14 +319,15 @@ class Worker {
         ends = told(place);
         abandoned = order::load_relaxed_gpu(&state.abandon[queue * 32]) == place.session;
         prepare(place, made, is_paused);
-        if (job.block == kNowhere || job.token >= loaded.vocabulary) error = DOORBELL_ERR_BAD_SEQUENCE;
+        const bool is_known = job.token < loaded.vocabulary && (!job.sequence.scores || job.sequence.sampling.given < loaded.vocabulary);
+        if (job.block == kNowhere || !is_known) error = DOORBELL_ERR_BAD_SEQUENCE;
         job.steps = error == DOORBELL_ERR_NONE && !abandoned;
       }
       Team::sync();
       if (!job.steps) break;
       const Sampled sampled =
-          Block<Team>::step(cache, reinterpret_cast<char*>(job.block), job.token, job.position, !is_prefill,
-                      Sampling{job.sequence.sharpness, place.seed, place.rollout_id});
+          Block<Team>::step(with_room(), reinterpret_cast<char*>(job.block), job.token, job.position, !is_prefill || job.sequence.scores,
+                      job.sequence.sampling);
       made++;
       if (DOORBELL_FAULT(SwitchesInStep) && made == 1) {
         const LoadedModel& other = state.models[session.function][at.slot ^ 1];
@@ -314,6 +335,10 @@ class Worker {
       }
       if (Team::thread() == 0) {
         if (is_prefill) {
+          if (job.sequence.scores) {
+            const uint32_t at = job.position + (DOORBELL_FAULT(ScoresEarly) ? 0 : 1);
+            order::store_relaxed_sys(reinterpret_cast<uint32_t*>(job.sequence.logps) + at, sampled.logp);
+          }
           job.goes_on = job.position + 1 != job.sequence.end;
         } else {
           add(place, queue, course, sampled, ends, loaded);
@@ -351,12 +376,19 @@ class Worker {
     worker::give_back(state, queue, place_index);
   }
 
+  // The cache, with logits at its end where the rollout has them.
+  __device__ __forceinline__ Cache with_room() const {
+    return Cache{cache.local, reinterpret_cast<int32_t*>(cache.local + language.cache_bytes - job.sequence.room)};
+  }
+
   // The position that is next, its token and its block. One thread calls it.
   __device__ void prepare(const Place& place, uint32_t made, bool is_paused) {
     const Sequence& sequence = job.sequence;
     job.position = sequence.first + made;
     if (sequence.is_prefill) {
-      job.token = order::load_relaxed_sys(reinterpret_cast<const uint32_t*>(sequence.tokens) + job.position);
+      const uint32_t* const token = reinterpret_cast<const uint32_t*>(sequence.tokens) + job.position;
+      job.token = order::load_relaxed_sys(token);
+      if (sequence.scores) job.sequence.sampling.given = order::load_relaxed_sys(token + 1);
     } else if (made == 0 && !is_paused) {
       job.token = order::load_relaxed_sys(reinterpret_cast<const uint32_t*>(place.tokens) - 1);
     }

@@ -69,7 +69,8 @@ impl GpuDevice {
             | Capability::LOGP
             | Capability::POLICY
             | Capability::ABORT
-            | Capability::EVENTS;
+            | Capability::EVENTS
+            | Capability::TRUNCATION;
         let built = Built {
             features,
             workers: WORKERS,

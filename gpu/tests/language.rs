@@ -14,6 +14,8 @@ mod refusals;
 mod rollouts;
 #[path = "../../verify/tests/language/versions.rs"]
 mod versions;
+#[path = "../../verify/tests/language/wire.rs"]
+mod wire;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -57,7 +59,7 @@ fn fault() -> Option<&'static str> {
 }
 
 /// Mistakes planted in engine 1, and a test that has to notice each.
-const FAULTS: [(&str, &str); 18] = [
+const FAULTS: [(&str, &str); 20] = [
     ("ChangesTable", "rollouts::r06_"),
     ("DropsBin", "rollouts::r06_"),
     ("DropsLowestBin", "extremes::r06_the_third_bin"),
@@ -75,6 +77,8 @@ const FAULTS: [(&str, &str); 18] = [
     ("SwapsStreams", "gemma::r06_"),
     ("AddsToFirst", "gemma::r06_"),
     ("SwitchesInStep", "gemma::r25_"),
+    ("KeepsOneMore", "wire::r06_truncated"),
+    ("ScoresEarly", "wire::r27_a_prefill_scores"),
     ("LeavesFunction", "r19_no_model_is_loaded_over_one"),
 ];
 

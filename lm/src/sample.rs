@@ -44,6 +44,14 @@ impl Draw {
         Self([first, second])
     }
 
+    /// With a key other than 0 that of the key, in the place of seed and rollout.
+    pub const fn keyed(key: u64, seed: u32, rollout: u32, position: u32) -> Self {
+        match key {
+            0 => Self::new(seed, rollout, position),
+            key => Self::new(key as u32, (key >> 32) as u32, position),
+        }
+    }
+
     /// 32 bits for a token.
     pub const fn of(self, token: u32) -> u32 {
         mix(mix(self.0[0].wrapping_add(token.wrapping_mul(GOLDEN))) ^ self.0[1])
@@ -62,6 +70,83 @@ pub fn gumbel(bits: u32) -> i64 {
     }
 }
 
+/// What leaves tokens out of a draw; 0 leaves out none. The most likely token is always kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Truncation {
+    /// Those below the k-th largest logit.
+    pub top_k: u32,
+    /// Of these, those behind the most likely ones that have this share of the sum together, in 2^-16.
+    pub top_p: u32,
+    /// Those further below the most likely one, a power of 2 with 10 fraction bits.
+    pub min_p: u32,
+}
+
+/// The bounds of a truncated draw: a token is kept if neither its logit nor its power of 2 is below them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kept {
+    logit: i32,
+    power: i64,
+}
+
+impl Truncation {
+    /// Leaves out none.
+    pub const NONE: Self = Self { top_k: 0, top_p: 0, min_p: 0 };
+    /// Largest `top_p`: 1 less 2^-16.
+    pub const TOP_P_MAX: u32 = 0xFFFF;
+
+    /// Of a number of tokens, a share of all and a share of the most likely one, which 0, 1 and 0 leave out none by; `None` for what is none.
+    pub fn new(top_k: u32, top_p: f64, min_p: f64) -> Option<Self> {
+        if !(top_p > 0.0 && top_p <= 1.0 && (0.0..=1.0).contains(&min_p)) {
+            return None;
+        }
+        // A share that would be rounded to all of it is that; the least is one unit.
+        let share = (top_p * 65_536.0).round().max(1.0) as u32;
+        // The smallest distance is one unit, the largest that of 2^-(2^22).
+        let distance = if min_p == 0.0 { 0.0 } else { (-1024.0 * min_p.log2()).round().max(1.0) };
+        Some(Self { top_k, top_p: if share > Self::TOP_P_MAX { 0 } else { share }, min_p: distance as u32 })
+    }
+
+    /// Whether it leaves out none, whatever the logits are.
+    pub fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    fn of(self, logits: &[i32], sharpness: Sharpness) -> Kept {
+        let mut kept = Kept { logit: i32::MIN, power: i64::MIN };
+        if (1..logits.len()).contains(&(self.top_k as usize)) {
+            let mut sorted = logits.to_vec();
+            kept.logit = *sorted.select_nth_unstable_by(self.top_k as usize - 1, |a, b| b.cmp(a)).1;
+        }
+        let power = |&logit: &i32| power(logit, sharpness);
+        let most = logits.iter().map(power).max().unwrap_or_default();
+        if self.top_p > 0 {
+            let mut powers: Vec<i64> =
+                logits.iter().filter(|&&logit| logit >= kept.logit).map(power).collect();
+            powers.sort_unstable_by(|a, b| b.cmp(a));
+            let ceiling = (most + 1023) >> 10;
+            let weight = |&power: &i64| power_of_logit((ceiling << 10) - power);
+            let sum: i64 = powers.iter().map(weight).sum();
+            let mut missing = (i64::from(self.top_p) * sum + 0xFFFF) >> 16;
+            for held in &powers {
+                kept.power = *held;
+                missing -= weight(held);
+                if missing <= 0 {
+                    break;
+                }
+            }
+        }
+        if self.min_p > 0 {
+            kept.power = kept.power.max(most - i64::from(self.min_p));
+        }
+        kept
+    }
+}
+
+/// A logit as a power of 2 with 10 fraction bits.
+fn power(logit: i32, sharpness: Sharpness) -> i64 {
+    round_shift(i64::from(logit) * i64::from(sharpness.0), 20)
+}
+
 /// A token, and how likely it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampled {
@@ -76,6 +161,24 @@ pub struct Sampled {
 /// # Panics
 /// Without logits.
 pub fn sample(logits: &[i32], sharpness: Sharpness, draw: Draw) -> Sampled {
+    sample_among(logits, sharpness, Truncation::NONE, draw)
+}
+
+/// The same among those that `truncation` keeps. The log-probability is that among all.
+///
+/// # Panics
+/// Without logits.
+pub fn sample_among(logits: &[i32], sharpness: Sharpness, truncation: Truncation, draw: Draw) -> Sampled {
+    let token = choose(logits, sharpness, truncation, draw);
+    Sampled { token, log_probability: log_probability(logits, sharpness, token) }
+}
+
+fn choose(logits: &[i32], sharpness: Sharpness, truncation: Truncation, draw: Draw) -> u32 {
+    // At temperature 0 the most likely token is the largest, and it is always kept.
+    let all = truncation.is_none() || sharpness == Sharpness::GREEDY;
+    let kept = (!all).then(|| truncation.of(logits, sharpness));
+    let is_kept =
+        |logit: i32| kept.is_none_or(|kept| logit >= kept.logit && power(logit, sharpness) >= kept.power);
     let key = |(&logit, token): (&i32, u32)| match sharpness.0 {
         0 => i64::from(logit),
         // 30 fraction bits.
@@ -83,13 +186,15 @@ pub fn sample(logits: &[i32], sharpness: Sharpness, draw: Draw) -> Sampled {
     };
     let mut best = (i64::MIN, 0);
     for (logit, token) in logits.iter().zip(0..) {
+        if !is_kept(*logit) {
+            continue;
+        }
         let key = key((logit, token));
         if key > best.0 {
             best = (key, token);
         }
     }
-    let token = best.1;
-    Sampled { token, log_probability: log_probability(logits, sharpness, token) }
+    best.1
 }
 
 /// The log-probability of a token, with 16 fraction bits.
@@ -98,9 +203,8 @@ pub fn sample(logits: &[i32], sharpness: Sharpness, draw: Draw) -> Sampled {
 /// If there is no such token.
 pub fn log_probability(logits: &[i32], sharpness: Sharpness, token: u32) -> i32 {
     let sharpness = if sharpness == Sharpness::GREEDY { Sharpness::ONE } else { sharpness };
-    // A power of 2 with 10 fraction bits.
     let power = |&logit: &i32| {
-        let power = round_shift(i64::from(logit) * i64::from(sharpness.0), 20);
+        let power = power(logit, sharpness);
         if is(Rival::PowerStaysWithin32Bits) { clamp(power).into() } else { power }
     };
     let mut bins = Bins::new();

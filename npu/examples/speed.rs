@@ -38,7 +38,8 @@ fn main() {
         for context in 0..gang as u64 {
             machine.admit(Arena { base: context * arena, bytes: arena }, (0..blocks as u32).collect());
             let context = machine.contexts.last_mut().expect("it was admitted");
-            context.sampling = Sampling { sharpness: SHARPNESS, seed: 1, rollout: context.arena.base as u32 };
+            let rollout = context.arena.base as u32;
+            context.sampling = Sampling { sharpness: SHARPNESS, seed: 1, rollout, scores: false };
         }
         let all: Vec<usize> = (0..gang).collect();
         let start = Instant::now();

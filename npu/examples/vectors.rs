@@ -326,10 +326,18 @@ impl Script {
     /// Runs a program, and says what of it which word does.
     fn run(&mut self, words: &[u64]) {
         let context = &self.machine.contexts[0];
-        let Sampling { sharpness, seed, rollout } = context.sampling;
+        let Sampling { sharpness, seed, rollout, scores } = context.sampling;
         let (token, position) = (context.token, context.position);
         let text = &mut self.text;
-        let all = [token, position, context.silent.into(), sharpness.0, seed, rollout, OUTPUT as u32];
+        let all = [
+            token,
+            position,
+            u32::from(context.silent) | u32::from(scores) << 1,
+            sharpness.0,
+            seed,
+            rollout,
+            OUTPUT as u32,
+        ];
         let all: Vec<String> = all.iter().map(|number| format!("{number:x}")).collect();
         writeln!(text, "S {}", all.join(" ")).expect("a string takes all");
         let memory = self.machine.memory.clone();
@@ -402,7 +410,8 @@ impl Script {
             _ => Sharpness(draws.from(1, (1 << 28) - 1) as u32 >> draws.below(20)),
         };
         let sharpness = if sharpness.0 == 0 { Sharpness::GREEDY } else { sharpness };
-        let sampling = Sampling { sharpness, seed: draws.next() as u32, rollout: draws.next() as u32 };
+        let (seed, rollout) = (draws.next() as u32, draws.next() as u32);
+        let sampling = Sampling { sharpness, seed, rollout, scores: false };
         let token = draws.below(1 << 17) as u32;
         let context = &mut self.machine.contexts[0];
         (context.token, context.position, context.sampling) = (token, position, sampling);

@@ -1,5 +1,6 @@
 // Engine 1: language models, on one NPU that the workers share step by step. It has the seam that every engine has (see engine_hash), and two
-// things more: a step may fail, and a PREFILL is one begin, answered when all of its positions are made.
+// things more: a step may fail, and a PREFILL is one begin, answered when all of its positions are made. One with LOGP scores: behind each step the
+// log-probability of the token that follows is written, before the next one begins.
 //
 // Of a descriptor it keeps, by worker and place, what the sequence in memory does not say; when one begins, its HwSequence is read, and held by
 // worker. Then the workers that want a step take turns; what a step needs is read for it: the token, the block table (by the NPU), the program. A
@@ -36,6 +37,7 @@ module engine_npu
   input  logic [31:0]             seed_i,
   input  logic [63:0]             kv_offset_i,       // a multiple of 64
   input  logic [15:0]             arena_i,
+  input  logic                    scores_i,          // flag LOGP
   output logic [NPU_BITS-1:0]     prepared_o,        // four cycles later, as desc_check
 
   input  logic                    load_i,            // a descriptor of any engine
@@ -104,6 +106,8 @@ module engine_npu
     logic [57:0]  model_line;
     logic [255:0] arena_bases;
     logic [255:0] arena_sizes;
+    logic [57:0]  logp_line;
+    logic [63:0]  logp_size;
   } pair_t;
   logic [$bits(pair_t)-1:0] pair_mem [0:Slots-1];
   logic [QueueBits-1:0]     start_pair, task_pair;
@@ -111,7 +115,8 @@ module engine_npu
 
   always_ff @(posedge clk_turns) begin
     if (start_i) pair_mem[start_pair] <= {start_config_i.owner, start_config_i.token_base, start_config_i.token_size, start_models_i.kv_base[63:6],
-                                          start_models_i.kv_size, start_models_i.model_base[63:6], start_models_i.arena_base, start_models_i.arena_size};
+                                          start_models_i.kv_size, start_models_i.model_base[63:6], start_models_i.arena_base, start_models_i.arena_size,
+                                          start_config_i.logp_base[63:6], start_config_i.logp_size};
   end
 
   // ------------------------------------------------------------------ prepare, load
@@ -124,7 +129,7 @@ module engine_npu
     if (prepare3_q) prepared4_q <= prepared3_q;
     if (prepare2_q) prepared3_q <= prepared2_q;
     if (prepare1_q) prepared2_q <= prepared1_q;
-    if (prepare_i)  prepared1_q <= {seed_i, kv_offset_i[63:6], arena_i[1:0]};
+    if (prepare_i)  prepared1_q <= {seed_i, kv_offset_i[63:6], arena_i[1:0], scores_i};
     if (!rst_ni) begin
       prepare3_q <= 1'b0;
       prepare2_q <= 1'b0;
@@ -147,6 +152,7 @@ module engine_npu
     logic [31:0] seed;
     logic [57:0] kv_line;           // of its HwSequence, in the KV region
     logic [1:0]  arena;
+    logic        logp;
   } task_t;
   localparam int TaskBits = $bits(task_t);
   logic [TaskBits-1:0]  task_mem [0:MAX_WORKERS*2-1];
@@ -196,6 +202,8 @@ module engine_npu
   localparam logic [3:0] Copy   = 4'd8;    // lines come and go
   localparam logic [3:0] Step   = 4'd9;    // it waits for the NPU to take its step
   localparam logic [3:0] Answer = 4'd10;
+  localparam logic [3:0] Given  = 4'd11;   // the line of the token behind it, which is scored, is on its way
+  localparam logic [3:0] Score  = 4'd12;   // its log-probability is written
 
   logic [3:0]            state_q;
   logic [WorkerBits-1:0] worker_q;
@@ -210,10 +218,11 @@ module engine_npu
     logic [27:0] sharpness;
     logic [11:0] entries;           // no more than the NPU has
     logic [63:0] prompt;
+    logic [63:0] draw;              // seed, and rollout above it, or its key
   } held_t;
   logic [$bits(held_t)-1:0] held_mem [0:(1 << WorkerBits)-1];
   held_t                 held_q;
-  logic [31:0]           position_q, token_q, logp_q, fold_q, mixed_q, block_q, source_q;
+  logic [31:0]           position_q, token_q, given_q, logp_q, fold_q, mixed_q, block_q, source_q;
   logic [511:0]          line_q;
   logic [3:0]            word_q;
   logic [1:0]            phase_q;
@@ -271,9 +280,9 @@ module engine_npu
   logic [3:0]              read_owner, npu_write_owner;
   logic [LINE_BITS-1:0]    beat_data, write_data, npu_write_data;
   logic [63:0]             write_strobe, npu_write_strobe;
-  logic                    asked_q, own_valid, own_ready, own_beat, own_beat_ready, reads_one, copying, takes_line, seats;
+  logic                    asked_q, own_valid, own_ready, own_beat, own_beat_ready, reads_one, copying, scoring, writes, takes_line, seats;
   logic [15:0]             own_lines;
-  logic [63:0]             arena_base, arena_size, token_addr;
+  logic [63:0]             arena_base, arena_size, token_addr, logp_addr;
   logic [MEMORY_BITS-1:0]  arena_lines, model_lines;   // as far as the NPU reaches: 1 TiB less a line
   /* verilator lint_on UNUSEDSIGNAL */
   logic [ADDRESS_BITS-1:0] table_line;
@@ -281,6 +290,7 @@ module engine_npu
   logic [57:0]             to_q, from_q;
   logic [31:0]             left;
   logic [5:0]              npu_unanswered_q;           // writes of the NPU
+  logic                    scores;                     // a PREFILL with LOGP
 
   assign arena_base    = 64'(pair_q.arena_bases >> {task_q.arena, 6'd0});
   assign arena_size    = 64'(pair_q.arena_sizes >> {task_q.arena, 6'd0});
@@ -289,7 +299,8 @@ module engine_npu
   assign image_owner_o = pair_q.owner;
   assign image_slot_o  = task_q.slot;
 
-  assign step        = {token_q, position_q, task_q.silent, held_q.sharpness, task_q.seed, task_q.rollout};
+  assign scores      = task_q.silent && task_q.logp;
+  assign step        = {token_q, position_q, task_q.silent && !scores, scores, held_q.sharpness, scores ? given_q : held_q.draw[31:0], held_q.draw[63:32]};
   assign context_now = {pair_q.model_line + image_q.offset[63:6], model_lines,     // the model
                         MEMORY_BITS'(image_q.program_at[63:6]), PC_BITS'(image_q.words),
                         arena_base[63:6], arena_lines,
@@ -328,8 +339,8 @@ module engine_npu
   assign seats       = state_q == Step && (joins || opens);
   // The open gang makes way for another program's, and a step without a gang for results.
   assign leaves      = state_q == Step && !seats && !(open_steps != '0 && npu_ready);
-  // A PREFILL goes on with its next position, as far as the line of its prompt goes.
-  assign more        = task_q.silent && position_q + 32'd2 != task_q.seq_len && token_addr[5:2] != 4'd15 && (int'(step_context) + 1 < Contexts);
+  // A PREFILL goes on with its next position, as far as the line of its prompt goes. One that scores writes between its steps.
+  assign more        = task_q.silent && !scores && position_q + 32'd2 != task_q.seq_len && token_addr[5:2] != 4'd15 && (int'(step_context) + 1 < Contexts);
   assign full        = task_q.silent ? !more : 5'(step_context) + 5'd1 >= share;
   assign begins_gang = seats ? full
                      : open_steps != '0 && (state_q == Step
@@ -397,32 +408,38 @@ module engine_npu
     .write_data_o       (npu_write_data),
     .write_strobe_o     (npu_write_strobe),
     .write_owner_o      (npu_write_owner),
-    .write_ready_i      (write_ready && !copying),
-    .written_i          (written && !copying),
+    .write_ready_i      (write_ready && !writes),
+    .written_i          (written && !writes),
     .write_fault_i      (write_fault)
   );
 
   // The word of the step's token: a PREFILL's in its prompt, a DECODE's first before its first answer.
   assign token_addr = task_q.silent ? pair_q.token_base + held_q.prompt + {30'd0, position_q, 2'b00} : task_q.token_addr - 64'd4;
 
+  // The log-probability of the token behind it.
+  assign logp_addr  = {pair_q.logp_line, 6'd0} + held_q.prompt + {30'd0, position_q + 32'd1, 2'b00};
+
   assign left      = image_q.block_lines - asked_lines_q;
   assign own_lines = reads_one ? 16'd1 : (left[31:16] != '0) ? 16'hFFFF : left[15:0];
   assign own_line  = (state_q == Header) ? pair_q.kv_line + task_q.kv_line
                    : (state_q == Token)  ? token_addr[63:6]
+                   : (state_q == Given)  ? token_addr[63:6] + 58'd1
                    : (state_q == Entry)  ? table_line + 58'(position_q[31:9])
                    : copying             ? arena_base[63:6] + from_q + 58'(asked_lines_q) : '0;
 
-  assign reads_one = state_q == Header || state_q == Token || state_q == Entry;
+  assign reads_one = state_q == Header || state_q == Token || (state_q == Given && token_addr[5:2] == 4'd15) || state_q == Entry;
   assign copying   = state_q == Copy;
+  assign scoring   = state_q == Score && phase_q != 2'd0;
+  assign writes    = copying || scoring;
   assign own_valid = reads_one ? !asked_q : copying && !failed_q && left != '0;
-  // The write port is the copy's alone meanwhile: it began when no write of the NPU was there or in flight, and so knows the answers for its own.
+  // The write port is the copy's, or the score's, alone meanwhile: it began when no write of the NPU was there or in flight, and so knows the answers for its own.
   // What is not written, as its read or one before it failed, is taken all the same.
-  assign write_valid    = copying ? own_beat && !beat_fault && !failed_q && !unanswered_q[5] : npu_write;
+  assign write_valid    = copying ? own_beat && !beat_fault && !failed_q && !unanswered_q[5] : scoring ? phase_q == 2'd1 : npu_write;
   assign takes_line     = copying && own_beat && (beat_fault || failed_q || (write_ready && !unanswered_q[5]));
   assign own_beat_ready = copying ? takes_line : 1'b1;
-  assign write_line     = copying ? arena_base[63:6] + to_q + 58'(copied_q) : npu_write_line;
-  assign write_data     = copying ? beat_data : npu_write_data;
-  assign write_strobe   = copying ? '1 : npu_write_strobe;
+  assign write_line     = copying ? arena_base[63:6] + to_q + 58'(copied_q) : scoring ? logp_addr[63:6] : npu_write_line;
+  assign write_data     = copying ? beat_data : scoring ? {16{logp_q}} : npu_write_data;
+  assign write_strobe   = copying ? '1 : scoring ? 64'hF << {logp_addr[5:2], 2'b00} : npu_write_strobe;
 
   npu_port u_port (
     .clk_i, .rst_ni, .bus_rst_ni,
@@ -446,26 +463,30 @@ module engine_npu
     .idle_o         (reads_idle_o),
     .store_valid_o, .store_urgent_o, .store_addr_o, .store_data_o, .store_strobe_o, .store_ready_i, .ack_i, .ack_fault_i
   );
-  assign store_owner_o = copying ? pair_q.owner : npu_write_owner;
+  assign store_owner_o = writes ? pair_q.owner : npu_write_owner;
 
   assign task_pair     = (Queues == 1) ? '0 : task_q.pair[QueueBits-1:0];
 
   // ------------------------------------------------------------------ what a HwSequence must be
   logic [31:0] seq_sharpness, seq_entries, seq_start, first;
-  logic [63:0] seq_prompt;
+  logic [63:0] seq_prompt, seq_key;
   logic [64:0] table_end, prompt_end;
   logic        seq_sound;
   assign seq_sharpness = line_q[HW_SEQUENCE_SHARPNESS_LSB +: 32];
   assign seq_entries   = line_q[HW_SEQUENCE_ENTRIES_LSB +: 32];
   assign seq_prompt    = line_q[HW_SEQUENCE_PROMPT_LSB +: 64];
   assign seq_start     = line_q[HW_SEQUENCE_START_LSB +: 32];
+  assign seq_key       = line_q[HW_SEQUENCE_DRAW_KEY_LSB +: 64];
   assign first         = task_q.silent ? seq_start : task_q.seq_len - 32'd1;
   assign table_end     = {1'b0, task_q.kv_line, 6'd0} + 65'd64 + {31'd0, seq_entries, 2'b00};
-  assign prompt_end    = {1'b0, seq_prompt} + {31'd0, task_q.seq_len - 32'd1, 2'b00};
+  // The last token is scored by the step before it.
+  assign prompt_end    = {1'b0, seq_prompt} + {31'd0, task_q.seq_len - (scores ? 32'd0 : 32'd1), 2'b00};
   assign seq_sound     = fold_q == line_q[HW_SEQUENCE_CHECK_LSB +: 32] && seq_sharpness <= SHARPNESS_MAX
-                      && line_q[HW_SEQUENCE_CHECK_LSB-1:HW_SEQUENCE_RESERVED_0_LSB] == '0
+                      // It truncates no draw, and the rest is reserved.
+                      && line_q[HW_SEQUENCE_CHECK_LSB-1:HW_SEQUENCE_TOP_K_LSB] == '0
                       && table_end <= {1'b0, pair_q.kv_size}
                       && (!task_q.silent || (seq_prompt[1:0] == '0 && prompt_end <= {1'b0, pair_q.token_size}
+                                             && (!scores || prompt_end <= {1'b0, pair_q.logp_size})
                                              && seq_start <= task_q.seq_len - 32'd1));
 
   function automatic logic bad_sequence(input logic [4:0] fault);
@@ -539,7 +560,7 @@ module engine_npu
       unanswered_q <= '0;
     end else if (state_q != Idle || picks || gives_back) begin
       if (own_beat && own_beat_ready && beat_fault) read_bad_q <= 1'b1;
-      if (copying && written && write_fault) write_bad_q <= 1'b1;
+      if (writes && written && write_fault) write_bad_q <= 1'b1;
       if (copying) unanswered_q <= unanswered_q + 6'(sends) - 6'(written);
       if (reads_one && own_ready) asked_q <= 1'b1;
       case (state_q)
@@ -571,7 +592,7 @@ module engine_npu
           if (phase_q == 2'd2) begin
             image_q <= image_i;
             phase_q <= '0;
-            state_q <= returns_q ? Answer : fresh_q[worker_q] ? Header : task_q.silent ? Token : Step;
+            state_q <= returns_q ? (scores && result_q.log.fault == FAULT_NONE ? Score : Answer) : fresh_q[worker_q] ? Header : task_q.silent ? Token : Step;
             if (returns_q) begin
               if (!task_q.silent) token_q <= result_q.token;
               logp_q      <= result_q.logp;
@@ -605,8 +626,10 @@ module engine_npu
           end
         end
         Judge: begin
-          held_q               <= {seq_sharpness[27:0], (seq_entries > 32'd2048) ? 12'd2048 : seq_entries[11:0], seq_prompt};
-          held_mem[worker_q]   <= {seq_sharpness[27:0], (seq_entries > 32'd2048) ? 12'd2048 : seq_entries[11:0], seq_prompt};
+          held_q               <= {seq_sharpness[27:0], (seq_entries > 32'd2048) ? 12'd2048 : seq_entries[11:0], seq_prompt,
+                                   (seq_key != '0) ? seq_key : {task_q.rollout, task_q.seed}};
+          held_mem[worker_q]   <= {seq_sharpness[27:0], (seq_entries > 32'd2048) ? 12'd2048 : seq_entries[11:0], seq_prompt,
+                                   (seq_key != '0) ? seq_key : {task_q.rollout, task_q.seed}};
           position_q <= first;
           source_q   <= line_q[HW_SEQUENCE_SOURCE_LSB +: 32];
           copies_q   <= line_q[HW_SEQUENCE_SHARED_LSB +: 32] == first && first[4:0] != '0;
@@ -617,6 +640,7 @@ module engine_npu
         Token: if (asked_q && own_beat) begin
           line_q   <= beat_data;
           token_q  <= beat_data[{token_addr[5:2], 5'd0} +: 32];
+          given_q  <= beat_data[{token_addr[5:2] + 4'd1, 5'd0} +: 32];
           asked_q  <= 1'b0;
           failed_q <= beat_fault;
           memory_q <= beat_fault;
@@ -625,6 +649,21 @@ module engine_npu
           if (copies_q && !beat_fault && position_q[31:5] >= 27'(held_q.entries)) begin
             failed_q <= 1'b1;
             state_q  <= Answer;
+          end else if (scores && !beat_fault) state_q <= Given;
+        end
+        Given: begin
+          // In the next line, or it is there.
+          if (token_addr[5:2] == 4'd15) begin
+            if (asked_q && own_beat) begin
+              given_q  <= beat_data[31:0];
+              asked_q  <= 1'b0;
+              failed_q <= beat_fault || beat_data[31:0] >= image_q.vocabulary;
+              memory_q <= beat_fault;
+              state_q  <= (beat_fault || beat_data[31:0] >= image_q.vocabulary) ? Answer : copies_q ? Entry : Step;
+            end
+          end else begin
+            failed_q <= given_q >= image_q.vocabulary;
+            state_q  <= (given_q >= image_q.vocabulary) ? Answer : copies_q ? Entry : Step;
           end
         end
         Entry: if (asked_q && own_beat) begin
@@ -665,6 +704,16 @@ module engine_npu
           position_q <= position_q + 32'd1;
           token_q    <= line_q[{token_addr[5:2] + 4'd1, 5'd0} +: 32];
         end else if (seats || leaves) state_q <= Idle;
+        Score: begin
+          if (phase_q == 2'd0 && !npu_write && npu_unanswered_q == '0) phase_q <= 2'd1;
+          if (phase_q == 2'd1 && write_ready) phase_q <= 2'd2;
+          if (phase_q == 2'd2 && written) begin
+            phase_q  <= '0;
+            failed_q <= write_fault;
+            memory_q <= write_fault;
+            state_q  <= Answer;
+          end
+        end
         default: state_q <= Idle;
       endcase
     end
@@ -672,7 +721,7 @@ module engine_npu
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) npu_unanswered_q <= '0;
-    else if (!copying && ((npu_write && write_ready) || written)) npu_unanswered_q <= npu_unanswered_q + 6'(npu_write && write_ready) - 6'(written);
+    else if (!writes && ((npu_write && write_ready) || written)) npu_unanswered_q <= npu_unanswered_q + 6'(npu_write && write_ready) - 6'(written);
   end
 
 `ifndef SYNTHESIS

@@ -6,7 +6,10 @@
 //   key      logit · sharpness + noise; the largest one's token and power are kept
 //   block    powers of 32 logits are kept until the largest is known, and then read back, one a cycle, while the next ones come
 //   bins     three sums of blocks, by 16 powers of 2
-//   end      the logarithm of the sums, by the same table; the product with ln(2), by the same multiplier
+//   end      the logarithm of the sums, by the same table; its product with ln(2), and ahead of it that of the distance to the highest bin, by the
+//            same multiplier
+//
+// A step that scores has its token given: then that one's power is kept, however far it lies below the others.
 //
 // A logit is taken in the first of four phases only, so no two meet at what they share. What a stage needs of an earlier one is copied every
 // four cycles, at stages 3, 7, 11 and 15.
@@ -109,13 +112,18 @@ module npu_sampler
     below = {distance[41:10] > 32'd21, distance[14:0]};
   endfunction
 
-  // 48 fraction bits to 16, halves up, and never above 0.
+  // 48 fraction bits to 16, halves up, never above 0, and within 32 bits.
   /* verilator lint_off UNUSEDSIGNAL */
-  function automatic logic [31:0] nats(input logic signed [59:0] product);
+  function automatic logic [31:0] nats(input logic signed [73:0] product);
     /* verilator lint_on UNUSEDSIGNAL */
-    logic signed [28:0] rounded;
-    rounded = {product[59], product[59:32]} + {28'd0, product[31]};
-    nats = (rounded > 0) ? '0 : {{3{rounded[28]}}, rounded};
+    logic signed [42:0] rounded;
+    rounded = {product[73], product[73:32]} + {42'd0, product[31]};
+    nats = (rounded > 0) ? '0 : (rounded[42:31] != '1 && rounded != '0) ? 32'h8000_0000 : rounded[31:0];
+  endfunction
+
+  // What lies further below than any log-probability does stays there.
+  function automatic logic signed [31:0] bounded(input logic signed [42:0] distance);
+    bounded = (distance[42] && distance[42:27] != '1) ? -32'sd134217728 : distance[31:0];
   endfunction
 
   // A table's entry, and by how much the next one is higher.
@@ -201,7 +209,8 @@ module npu_sampler
   logic signed [40:0] power_q;
   logic               none_q;                 // no logit yet
   logic [31:0]        token_q, chosen_q;      // of the logit that comes to the last stage next; the best one's
-  logic [17:0]        chosen_power_q;         // the log-probability has no more bits
+  logic signed [40:0] chosen_power_q;
+  logic               picks;                  // the token that comes to the last stage, or was given
 
   // ---------------------------------------------------------------- blocks
   logic [40:0]        held [0:31];
@@ -228,8 +237,12 @@ module npu_sampler
 
   // ---------------------------------------------------------------- the end
   logic [8:0]         end_q;                    // at this stage of it
+  logic signed [42:0] distance_q;               // of the token's power from the highest bin, 10 fraction bits
   logic signed [31:0] nats_q;
+  logic signed [59:0] upper_q;
   logic [31:0]        logp_q;
+
+  assign picks = step_i.scores ? token_q == step_i.seed : none_q || key_q > best_q;
 
   assign sample_token_o = chosen_q;
   assign sample_logp_o  = logp_q;
@@ -241,7 +254,7 @@ module npu_sampler
     if (busy_q || takes) begin
       // ------------------------------------------------------------ the log-probability
       if (end_q[8]) begin
-        logp_q  <= nats(product_q);
+        logp_q  <= nats({upper_q, 14'd0} - {{14{product_q[59]}}, product_q});
         have_q  <= 1'b1;
         begun_q <= 1'b0;
       end
@@ -264,10 +277,10 @@ module npu_sampler
       // ------------------------------------------------------------ logits, the later ones first
       if (at_q[17]) begin
         none_q  <= 1'b0;
-        if (none_q || key_q > best_q) begin
+        if (picks) begin
           best_q         <= key_q;
           chosen_q       <= token_q;
-          chosen_power_q <= power_q[17:0];
+          chosen_power_q <= power_q;
         end
         held[token_q[4:0]] <= power_q;
         if (token_q[4:0] == '0 || power_q > top_q) top_q <= power_q;
@@ -282,8 +295,9 @@ module npu_sampler
         key_q   <= {{2{product_q[59]}}, product_q} + {{24{noise_q[31]}}, noise_q, 6'd0};
         power_q <= {product_q[59], product_q[59:20]} + {40'd0, product_q[19]};
       end
-      if (at_q[15] || end_q[7])
-        product_q <= times(end_q[7] ? nats_q : logit3_q, end_q[7] ? LnTwo : sharpness_q);
+      if (end_q[5]) upper_q <= product_q;
+      if (at_q[15] || end_q[4] || end_q[7])
+        product_q <= times(end_q[4] || end_q[7] ? nats_q : logit3_q, end_q[4] || end_q[7] ? LnTwo : sharpness_q);
       if (at_q[15]) begin
         noise_q <= greedy_q ? '0 : $signed({2'd0, noise2_q}) - $signed({1'b0, logarithm_q});
         last4_q <= last3_q;
@@ -308,7 +322,9 @@ module npu_sampler
       end
 
       // ------------------------------------------------------------ straight lines
-      if (end_q[6]) nats_q <= {chosen_power_q, 14'd0} - {1'b0, logarithm_q} - {{highest_q[3:0], 4'd0} - 8'd20, 24'd0};
+      if (end_q[6]) nats_q <= {1'b0, logarithm_q};
+      if (end_q[3]) nats_q <= bounded(distance_q);
+      if (end_q[2]) distance_q <= {{2{chosen_power_q[40]}}, chosen_power_q} - {{2{highest_q[26]}}, highest_q, 14'd0} + 43'sd20480;
       if (line_q[4]) logarithm_q <= {1'b0, whole4_q, 24'd0} + {6'd0, low4_q} + {14'd0, between_q[40:24]} + {30'd0, between_q[23]};
       if (line_q[3]) begin
         between_q <= rise_q * part_q;

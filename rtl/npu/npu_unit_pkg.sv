@@ -65,6 +65,7 @@ package npu_unit_pkg;
     logic [31:0] token;       // whose successor is wanted
     logic [31:0] position;    // where it stands
     logic        silent;      // no token is wanted
+    logic        scores;      // of a given one, which stands in the place of the seed, the log-probability
     logic [27:0] sharpness;   // docs/engine.md, "Sampling"; 0 is the most likely token
     logic [31:0] seed;
     logic [31:0] rollout;

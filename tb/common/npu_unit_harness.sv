@@ -148,7 +148,7 @@ module npu_unit_harness
         end
         "S": begin
           code = $fscanf(file, " %h %h %h %h %h %h %h", token, position, silent, sharpness, seed, rollout, lines);
-          step_o = {token, position, silent[0], sharpness[27:0], seed, rollout};
+          step_o = {token, position, silent[0], silent[1], sharpness[27:0], seed, rollout};
           output_lines_o = lines[15:0];
         end
         "O": code = $fscanf(file, " %h", op);

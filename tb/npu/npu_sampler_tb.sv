@@ -1,4 +1,5 @@
-// npu_sampler against docs/engine.md, "Sampling", written once more: logits of all spreads, in chains of one to three words, with gaps.
+// npu_sampler against docs/engine.md, "Sampling", written once more: logits of all spreads, in chains of one to three words, with gaps; of some
+// the token is given.
 module npu_sampler_tb;
   import bench_pkg::*;
   import npu_unit_pkg::*;
@@ -65,7 +66,7 @@ module npu_sampler_tb;
 
   task automatic sample(input int count);
     logic [31:0] position;
-    longint      sharpness, key, best, ceiling, bin, highest, block, below, entry;
+    longint      sharpness, key, best, ceiling, bin, highest, block, below, entry, part;
     logic        first;
     position = step.position + 1;
     a = mix(mix(step.seed ^ mix(step.rollout + 32'h9E3779B9)) + position * 32'h9E3779B9);
@@ -82,6 +83,7 @@ module npu_sampler_tb;
       powers[v] = longint'(logits[v]) * sharpness;
       powers[v] = (powers[v] >>> 20) + (powers[v][19] ? 64'sd1 : 64'sd0);
     end
+    if (step.scores) expected_token = int'(step.seed);
     first = 1'b1;
     sum = 0;
     low = 0;
@@ -111,8 +113,11 @@ module npu_sampler_tb;
       else if (bin == highest - 2) lowest = lowest + (block << ceiling[3:0]);
     end
     expected_logp = (powers[expected_token] <<< 14) - log2(sum + (low >>> 16) + (lowest >>> 32)) - ((highest * 16 - 20) <<< 24);
-    expected_logp = (expected_logp * 64'sd11629080 + 64'sd2147483648) >>> 32;
+    // In two parts, as the product may have more than 64 bits.
+    part = expected_logp & 64'hFF_FFFF;
+    expected_logp = ((expected_logp >>> 24) * 64'sd11629080 + ((part * 64'sd11629080 + 64'sd2147483648) >>> 24)) >>> 8;
     if (expected_logp > 0) expected_logp = 0;
+    if (expected_logp < -64'sd2147483648) expected_logp = -64'sd2147483648;
   endtask
 
   // Inside, too: a token and a log-probability show little of their last bits.
@@ -151,6 +156,9 @@ module npu_sampler_tb;
       step.seed      = rnd();
       step.rollout   = rnd();
       step.silent    = 1'b0;
+      // A given token, likely or not.
+      step.scores    = chance(30);
+      if (step.scores) step.seed = 32'(below(count));
       step.sharpness = (sort == 3) ? 28'd0 : (sort == 2) ? 28'd1512775 : 28'(rnd() >> between(4, 20));
       for (int v = 0; v < count; v++) begin
         logits[v] = base + below(2 * spread) - spread;

@@ -342,6 +342,7 @@ module npu_top_tb #(
           step.token     = numbers[0];
           step.position  = numbers[1];
           step.silent    = numbers[2][0];
+          step.scores    = numbers[2][1];
           step.sharpness = numbers[3][27:0];
           step.seed      = numbers[4];
           step.rollout   = numbers[5];

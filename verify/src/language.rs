@@ -6,7 +6,7 @@ use std::fmt;
 use doorbell_engine::Step;
 use doorbell_lm::fast::Runner;
 use doorbell_lm::ops::BLOCK;
-use doorbell_lm::sample::{Draw, Sampled, Sharpness, sample};
+use doorbell_lm::sample::{Draw, Sampled, Sharpness, Truncation, log_probability, sample_among};
 use doorbell_lm::{Cache, Model, Oracle};
 use doorbell_npu::layout::Block;
 
@@ -19,6 +19,23 @@ pub struct Sampling {
     pub seed: u32,
     /// Likewise.
     pub rollout: u32,
+    /// Of its sequence; 0 leaves it to seed and rollout.
+    pub key: u64,
+    /// Of its sequence.
+    pub truncation: Truncation,
+}
+
+impl Sampling {
+    /// Without a key, from all tokens.
+    pub const fn new(sharpness: Sharpness, seed: u32, rollout: u32) -> Self {
+        Self { sharpness, seed, rollout, key: 0, truncation: Truncation::NONE }
+    }
+
+    /// What is drawn from these logits, for the token of a position.
+    fn sample(&self, logits: &[i32], position: u32) -> Sampled {
+        let draw = Draw::keyed(self.key, self.seed, self.rollout, position);
+        sample_among(logits, self.sharpness, self.truncation, draw)
+    }
 }
 
 /// A version of engine 1.
@@ -144,6 +161,17 @@ impl Reference {
         }
     }
 
+    /// Takes the keys and values of a whole block, by its place in the sequence, from another sequence, as where a host writes their bytes
+    /// under the same table.
+    pub fn take_block(&mut self, version: &Version, other: &Self, block: usize) {
+        let mut cache = Cache::new(&version.model);
+        for position in 0..self.cache.len() {
+            let from = if position / BLOCK == block { &other.cache } else { &self.cache };
+            cache.push(|layer, head| from.stored(layer, head, position).map(Clone::clone));
+        }
+        self.cache = cache;
+    }
+
     /// A step of a DECODE: adds a token.
     ///
     /// # Panics
@@ -152,8 +180,8 @@ impl Reference {
         assert_eq!(self.cache.len() + 1, self.tokens.len(), "a PREFILL comes before");
         let oracle = Oracle::new(&version.model);
         let x = oracle.step(&mut self.cache, self.tokens[self.tokens.len() - 1]);
-        let draw = Draw::new(sampling.seed, sampling.rollout, self.tokens.len() as u32);
-        let Sampled { token, log_probability } = sample(&oracle.logits(&x), sampling.sharpness, draw);
+        let Sampled { token, log_probability } =
+            sampling.sample(&oracle.logits(&x), self.tokens.len() as u32);
         self.tokens.push(token);
         Step { token, eos: version.ends.contains(&token), logp: log_probability }
     }
@@ -180,13 +208,22 @@ impl Reference {
                 continue;
             }
             for (logits, position) in runner.logits(&streams[wanted..]).iter().zip(first + 1 + wanted..) {
-                let draw = Draw::new(sampling.seed, sampling.rollout, position as u32);
-                let Sampled { token, log_probability: logp } = sample(logits, sampling.sharpness, draw);
+                let Sampled { token, log_probability: logp } = sampling.sample(logits, position as u32);
                 steps.push(Step { token, eos: version.ends.contains(&token), logp });
             }
         }
         assert_eq!(self.cache.len() + 1, self.tokens.len(), "the spans hold every token");
         steps
+    }
+
+    /// The log-probabilities of its tokens but the first, as a PREFILL with LOGP writes them.
+    pub fn scores(&self, version: &Version, sharpness: Sharpness) -> Vec<i32> {
+        let runner = Runner::new(&version.model);
+        let count = self.tokens.len() - 1;
+        let streams = runner.extend(&mut Cache::new(&version.model), &self.tokens[..count]);
+        let logits = runner.logits(&streams);
+        let given = logits.iter().zip(&self.tokens[1..]);
+        given.map(|(logits, &token)| log_probability(logits, sharpness, token)).collect()
     }
 
     /// The first difference of keys and values of the positions from `from` up to, not including, `end`; `blocks` has the bytes of each block

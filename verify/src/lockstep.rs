@@ -190,6 +190,10 @@ impl Lockstep {
         let context = &mut self.machine.contexts[context];
         (context.token, context.position, context.silent) = (begun.token, begun.position, begun.silent);
         context.sampling = Sampling { sharpness: Sharpness(sequence.sharpness), ..begun.sampling };
+        if sequence.draw_key != 0 && !begun.sampling.scores {
+            let key = sequence.draw_key;
+            (context.sampling.seed, context.sampling.rollout) = (key as u32, (key >> 32) as u32);
+        }
         let mut expected: Vec<Dump> = vec![];
         let outcome = self.machine.step(&self.program, &[0], &mut expected).remove(0);
         self.kv[arena] = std::mem::take(&mut self.machine.kv);
@@ -381,7 +385,7 @@ fn difference(begun: &Begun, cycle: u64) -> Difference {
         rollout_id: begun.sampling.rollout,
         position: begun.position,
         token: begun.token,
-        is_prefill: begun.silent,
+        is_prefill: begun.silent || begun.sampling.scores,
         instruction: None,
         what: String::new(),
     }

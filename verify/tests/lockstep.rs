@@ -104,8 +104,19 @@ impl Npu {
 
     /// A step of the sequence at 0; `blocks` are those that the device takes.
     fn step(&mut self, rollout: u32, token: u32, position: u32, blocks: &[u32]) -> Result<(), String> {
+        let sampling = Sampling { sharpness: Sharpness::ONE, seed: 7, rollout, scores: false };
+        self.step_with(sampling, token, position, blocks)
+    }
+
+    /// The same; `sampling` is what the device takes.
+    fn step_with(
+        &mut self,
+        sampling: Sampling,
+        token: u32,
+        position: u32,
+        blocks: &[u32],
+    ) -> Result<(), String> {
         self.cycle += 1;
-        let sampling = Sampling { sharpness: Sharpness::ONE, seed: 7, rollout };
         let arena = &self.regions.arenas[0];
         let begun = Begun {
             context: 0,
@@ -189,6 +200,38 @@ fn find(npu: &Npu, wanted: impl Fn(&Work) -> bool) -> (u32, Option<u16>) {
 fn named(npu: &Npu) -> (u32, Option<u16>) {
     let instruction = npu.difference().instruction.as_ref().expect("an instruction");
     (instruction.pc, instruction.layer)
+}
+
+/// R26: a key stands for seed and rollout, whatever the device takes.
+#[test]
+fn a_key_that_is_not_taken_is_named() {
+    for (seed, rollout, holds) in [(8, 9, true), (7, 4, false), (9, 8, false)] {
+        let mut npu = Npu::new(plain());
+        npu.sequence(HwSequence { draw_key: 9 << 32 | 8, ..HwSequence::default() }, &[3]);
+        let sampling = Sampling { sharpness: Sharpness::ONE, seed, rollout, scores: false };
+        let told = (0..8).try_for_each(|position| npu.step_with(sampling, 5, position, &[3]));
+        assert_eq!(told.is_ok(), holds, "{told:?}");
+    }
+}
+
+/// R27: the log-probability of a given token is the interpreter's.
+#[test]
+fn a_score_that_is_another_is_named() {
+    for off in [0, 1] {
+        let mut npu = Npu::new(plain());
+        npu.sequence(HwSequence::default(), &[3]);
+        for given in [0, 13, 63] {
+            let sampling = Sampling { sharpness: Sharpness::ONE, seed: given, rollout: 4, scores: true };
+            npu.step_with(sampling, 5, given % 8, &[3]).unwrap();
+        }
+        if off == 1 {
+            npu.bend = |ended| ended.sample.as_mut().unwrap().log_probability += 1;
+        }
+        let sampling = Sampling { sharpness: Sharpness::ONE, seed: 9, rollout: 4, scores: true };
+        let told = npu.step_with(sampling, 5, 8, &[3]);
+        assert_eq!(told.is_ok(), off == 0, "{told:?}");
+        assert!(off == 0 || npu.difference().is_prefill);
+    }
 }
 
 #[test]

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use doorbell_contract::{
-    BLOCK_TOKENS, CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, HwImage, HwSequence,
-    PolicyMode, Status, TOKEN_NONE,
+    BLOCK_TOKENS, Capability, CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, HwImage,
+    HwSequence, PolicyMode, Status, TOKEN_NONE,
 };
 use doorbell_devices::{Kind, OpenError, Settings};
 use doorbell_host::language::{language_policy, sequence_bytes};
 use doorbell_host::{Device, DeviceError, LanguageRegions, QueueConfig, TokenRegion};
-use doorbell_lm::sample::Sharpness;
+use doorbell_lm::sample::{Sharpness, Truncation};
 use doorbell_lm::text::Text;
 use doorbell_npu::Published;
 use rayon::ThreadPoolBuilder;
@@ -44,9 +44,21 @@ pub struct Args {
     /// How freely tokens are drawn; 0 takes the most likely one each time
     #[arg(long, value_name = "T", default_value_t = 0.7)]
     temperature: f64,
+    /// Draws among the N most likely tokens; 0 among all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    top_k: u32,
+    /// Draws among the most likely tokens that have this share together; 1 among all
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f64,
+    /// Draws among the tokens that have this share of the most likely one's probability; 0 among all
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    min_p: f64,
     /// Decides what is drawn
     #[arg(long, default_value_t = 0)]
     seed: u32,
+    /// Decides what is drawn in the place of the seed, if it is not 0: 64 bits
+    #[arg(long, value_name = "KEY", default_value_t = 0)]
+    draw_key: u64,
     /// Go on with the prompt as it stands, not as a chat
     #[arg(long)]
     raw: bool,
@@ -62,6 +74,12 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let kind = Kind::parse(&args.device)?;
     let sharpness = models::sharpness(args.temperature)?;
+    let truncation = Truncation::new(args.top_k, args.top_p, args.min_p).ok_or_else(|| {
+        let (top_p, min_p) = (args.top_p, args.min_p);
+        Failure::input(format!(
+            "--top-p is {top_p} and --min-p is {min_p}; the first must be above 0 and at most 1, the second 0 to 1"
+        ))
+    })?;
     if args.threads == Some(0) {
         return Err(Failure::input("--threads is 0; it must be at least 1"));
     }
@@ -82,7 +100,16 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     drop(image);
     let pool = ThreadPoolBuilder::new().num_threads(args.threads.unwrap_or(0)).build();
     let pool = pool.map_err(|error| Failure::input(format!("cannot start threads: {error}")))?;
-    let ask = Ask { text: &text, prompt: &prompt, most, sharpness, seed: args.seed, logprobs: args.logprobs };
+    let ask = Ask {
+        text: &text,
+        prompt: &prompt,
+        most,
+        sharpness,
+        truncation,
+        seed: args.seed,
+        key: args.draw_key,
+        logprobs: args.logprobs,
+    };
     // The model computes on the threads of whoever gives it its time.
     pool.install(|| Session::open(kind, &model, &ask)?.answer(&ask))?;
     Ok(ExitCode::SUCCESS)
@@ -94,7 +121,9 @@ struct Ask<'a> {
     prompt: &'a [u32],
     most: usize,
     sharpness: Sharpness,
+    truncation: Truncation,
     seed: u32,
+    key: u64,
     logprobs: bool,
 }
 
@@ -124,6 +153,12 @@ impl Session {
         let positions = (ask.prompt.len() + ask.most) as u64;
         let blocks = positions.div_ceil(BLOCK_TOKENS.into());
         let tokens = TOKENS + 4 * positions;
+        // A GPU takes as much memory for a sequence as an arena has, and keeps logits there where draws are truncated.
+        let room = if ask.truncation.is_none() {
+            0
+        } else {
+            (4 * u64::from(record.vocabulary)).next_multiple_of(64)
+        };
         let queue = QueueConfig {
             sq_depth: 4,
             cq_depth: 4,
@@ -131,7 +166,7 @@ impl Session {
             logp_bytes: if ask.logprobs { tokens } else { 0 },
             kv_bytes: sequence_bytes(blocks),
             model_bytes: model.memory.len() as u64,
-            arena_bytes: [blocks * record.block_bytes(), 0, 0, 0],
+            arena_bytes: [blocks * record.block_bytes() + room, 0, 0, 0],
             ..QueueConfig::default()
         };
         let device = kind.open(&Settings { queue, ..Settings::default() }).map_err(|error| match error {
@@ -140,6 +175,13 @@ impl Session {
             }
             other => other.into(),
         })?;
+        let truncates = device.features().capability.contains(Capability::TRUNCATION);
+        if !ask.truncation.is_none() && !truncates {
+            let problem = format!("--device {kind} draws among all tokens (CAPABILITY.TRUNCATION is 0)");
+            return Err(Failure::input(format!(
+                "{problem}; leave out --top-k, --top-p and --min-p, or give --device model"
+            )));
+        }
         let lacks = || Failure::failed(format!("{kind} has no regions of a language model"));
         let tokens = device.token_regions().into_iter().next().ok_or_else(lacks)?;
         let regions = device.language_regions().into_iter().next().ok_or_else(lacks)?;
@@ -192,7 +234,18 @@ impl Session {
         // A token is never torn, so one that is there is one that was made.
         self.tokens.write(answer, &vec![TOKEN_NONE; ask.most])?;
         let blocks = (length + ask.most as u32).div_ceil(BLOCK_TOKENS);
-        let sequence = HwSequence { sharpness: ask.sharpness.0, prompt: TOKENS, ..HwSequence::default() };
+        let Truncation { top_k, top_p, min_p } = ask.truncation;
+        let sequence = HwSequence {
+            sharpness: ask.sharpness.0,
+            prompt: TOKENS,
+            // Nobody but the device writes the arena.
+            generation: 1,
+            draw_key: ask.key,
+            top_k,
+            top_p,
+            min_p,
+            ..HwSequence::default()
+        };
         self.regions.place_sequence(0, sequence, &(0..blocks).collect::<Vec<_>>())?;
         let of_model =
             |desc: HwDesc| HwDesc { model_id: 1, ..desc }.with_version(VERSION).with_seed(ask.seed);

@@ -61,7 +61,9 @@
   fault(SeesBefore)        /* engine 1: a window begins one position early */                                  \
   fault(CutsMore)          /* engine 1: a gate that is cut is shut one unit above its bound */                 \
   fault(SwapsStreams)      /* engine 1: the coefficients of the streams are taken by columns, not by rows */   \
-  fault(AddsToFirst)       /* engine 1: the embedding by layer is added to the first stream too */
+  fault(AddsToFirst)       /* engine 1: the embedding by layer is added to the first stream too */             \
+  fault(KeepsOneMore)      /* engine 1: a truncated draw keeps tokens that are a little less likely, too */    \
+  fault(ScoresEarly)       /* engine 1: the log-probability of a given token is written one place before */
 
 namespace cpu {
 

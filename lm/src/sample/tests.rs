@@ -75,6 +75,127 @@ fn unlikely_tokens_of_a_large_vocabulary_come_too() {
     assert!(statistic.abs() < 5.0, "{statistic}: {cells:?} for {expected:?}");
 }
 
+/// Truncated draws against 64-bit floating point: which tokens are kept, and how often each of them comes.
+#[rstest]
+fn truncated_draws_come_from_what_is_kept(
+    #[values(1, 2, 40)] top_k: u32,
+    #[values(0.1, 0.9, 1.0)] top_p: f64,
+    #[values(0, 3000)] min_p: u32,
+) {
+    let mut logits = numbers(11, 64, 3000);
+    // Equals at the largest one, at the 40th largest, and beyond.
+    let order = |logits: &[i32]| {
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by_key(|&token| -logits[token]);
+        order
+    };
+    let by_logit = order(&logits);
+    for [from, to] in [[1, 2], [38, 39], [38, 40], [10, 11]] {
+        logits[by_logit[to]] = logits[by_logit[from]];
+    }
+    let (by_logit, temperature) = (order(&logits), 0.8);
+    let likely: Vec<f64> = exact(&logits, temperature).iter().map(|log| log.exp()).collect();
+    // One after the other, the most likely first, and equals together.
+    let kth = logits[by_logit[top_k as usize - 1]];
+    let among: f64 = (0..64).filter(|&token| logits[token] >= kth).map(|token| likely[token]).sum();
+    let mut kept = vec![];
+    for group in by_logit.chunk_by(|&a, &b| logits[a] == logits[b]) {
+        let before: f64 = kept.iter().map(|&token: &usize| likely[token]).sum();
+        let far = (likely[by_logit[0]] / likely[group[0]]).log2() * 1024.0 > f64::from(min_p);
+        if logits[group[0]] < kth || before >= top_p * among || (min_p > 0 && far) {
+            break;
+        }
+        kept.extend(group);
+    }
+    let share = (top_p * 65536.0) as u32;
+    let top_p = if share > Truncation::TOP_P_MAX { 0 } else { share };
+    let (truncation, draws) = (Truncation { top_k, top_p, min_p }, 100_000u32);
+    let mut counts = [0u64; 64];
+    for draw in 0..draws {
+        let draw = Draw::new(draw / 1000, 5 + draw % 10, draw / 10 % 100);
+        counts[choose(&logits, Sharpness::of(temperature).unwrap(), truncation, draw) as usize] += 1;
+    }
+    let all: f64 = kept.iter().map(|&token| likely[token]).sum();
+    let expected: Vec<f64> = kept.iter().map(|&token| likely[token] / all * f64::from(draws)).collect();
+    let cells: Vec<u64> = kept.iter().map(|&token| counts[token]).collect();
+    assert_eq!(cells.iter().sum::<u64>(), u64::from(draws), "{counts:?}, kept are {kept:?}");
+    println!("{truncation:?} keeps {}", kept.len());
+    if kept.len() > 1 {
+        let statistic = chi_square(&cells, &expected);
+        assert!(statistic.abs() < 5.0, "{statistic}: {cells:?} for {expected:?}");
+    }
+}
+
+/// By the definition, token by token, for anything that logits may be.
+#[test]
+fn what_is_kept_is_what_the_rule_says() {
+    for seed in 0..400u32 {
+        let draws = |k: u32| mix(seed ^ mix(k));
+        let count = 1 + draws(1) as usize % 200;
+        let spread = [3, 3000, 100_000, i32::MAX / 2][draws(2) as usize % 4];
+        let logits = numbers(seed, count, spread);
+        let sharpness = Sharpness(1 + (draws(3) >> (4 + draws(4) % 24)));
+        let truncation = Truncation {
+            top_k: draws(5) % 3 * (draws(6) % (count as u32 + 2)),
+            top_p: draws(7) % 3 * (draws(8) % 0x8000),
+            min_p: draws(9) % 3 * (draws(10) >> (draws(11) % 32)) / 3,
+        };
+        let y = |token: usize| round_shift(i64::from(logits[token]) * i64::from(sharpness.0), 20);
+        let most = (0..count).map(y).max().unwrap();
+        let above = |token: usize| logits.iter().filter(|&&logit| logit > logits[token]).count();
+        let is_first = |token: usize| truncation.top_k == 0 || above(token) < truncation.top_k as usize;
+        let ceiling = (most + 1023).div_euclid(1024) * 1024;
+        let weight = |token: usize| i128::from(power_of_logit(ceiling - y(token)));
+        let sum = |least: i64| -> i128 {
+            (0..count).filter(|&token| is_first(token) && y(token) >= least).map(weight).sum()
+        };
+        let wanted = (i128::from(truncation.top_p) * sum(i64::MIN) + 0xFFFF) / 0x1_0000;
+        // A token is within T_p if those that are likelier do not reach the share by themselves.
+        let is_within = |token: usize| truncation.top_p == 0 || sum(y(token) + 1) < wanted;
+        let is_near = |token: usize| truncation.min_p == 0 || y(token) >= most - i64::from(truncation.min_p);
+        let held = truncation.of(&logits, sharpness);
+        for token in 0..count {
+            let kept = logits[token] >= held.logit && y(token) >= held.power;
+            let expected = is_first(token) && is_within(token) && is_near(token);
+            assert_eq!(kept, expected, "token {token} of {count}, {truncation:?}, {sharpness:?}");
+        }
+        let draw = Draw::new(seed, 1, 2);
+        let whole = sample(&logits, sharpness, draw);
+        let neutral = Truncation { top_k: count as u32, ..Truncation::NONE };
+        assert_eq!(sample_among(&logits, sharpness, neutral, draw), whole);
+        let greedy = sample_among(&logits, Sharpness::GREEDY, truncation, draw);
+        assert_eq!(greedy, sample(&logits, Sharpness::GREEDY, draw), "truncated or not");
+    }
+}
+
+#[rstest]
+#[case(0, 1.0, 0.0, Some([0, 0, 0]))]
+#[case(40, 0.9, 0.05, Some([40, 58_982, 4426]))]
+#[case(1, 1e-9, 1.0, Some([1, 1, 1]))]
+#[case(0, 0.999_999, 0.5, Some([0, 0, 1024]))]
+#[case(0, 0.0, 0.0, None)]
+#[case(0, 1.1, 0.0, None)]
+#[case(0, 1.0, -0.1, None)]
+#[case(0, 1.0, 1.1, None)]
+#[case(0, f64::NAN, 0.0, None)]
+#[case(0, 1.0, f64::NAN, None)]
+fn truncations(
+    #[case] top_k: u32,
+    #[case] top_p: f64,
+    #[case] min_p: f64,
+    #[case] expected: Option<[u32; 3]>,
+) {
+    let expected = expected.map(|[top_k, top_p, min_p]| Truncation { top_k, top_p, min_p });
+    assert_eq!(Truncation::new(top_k, top_p, min_p), expected);
+}
+
+#[test]
+fn a_key_takes_the_place_of_seed_and_rollout() {
+    assert_eq!(Draw::keyed(0, 5, 6, 7), Draw::new(5, 6, 7));
+    assert_eq!(Draw::keyed(9 << 32 | 8, 5, 6, 7), Draw::new(8, 9, 7));
+    assert_eq!(Draw::keyed(9 << 32, 5, 6, 7), Draw::new(0, 9, 7));
+}
+
 #[test]
 fn noise_is_the_published_function() {
     let mut largest: f64 = 0.0;

@@ -87,11 +87,11 @@ impl Case {
 
     fn step(&mut self, draws: &mut Draws, token: u32, position: u32, silent: bool) -> Option<u32> {
         let sharpness = if draws.chance(50) { Sharpness::GREEDY } else { Sharpness::ONE };
-        let sampling = Sampling { sharpness, seed: draws.next() as u32, rollout: draws.next() as u32 };
+        let (seed, rollout) = (draws.next() as u32, draws.next() as u32);
+        let sampling = Sampling { sharpness, seed, rollout, scores: false };
         let context = &mut self.machine.contexts[0];
         (context.token, context.position, context.silent, context.sampling) =
             (token, position, silent, sampling);
-        let Sampling { sharpness, seed, rollout } = sampling;
         println!("S {token:x} {position:x} {:x} {:x} {seed:x} {rollout:x}", u8::from(silent), sharpness.0);
         let (table, region) = (context.blocks.len(), context.output.len() / LINE);
         let [model, arena] = [self.machine.memory.len(), self.machine.kv.len()].map(|bytes| bytes / LINE);

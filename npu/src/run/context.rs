@@ -1,6 +1,6 @@
 //! What belongs to one token sequence: its on-chip memory, its registers, where its keys and values are.
 
-use doorbell_lm::sample::{Draw, Sharpness, sample};
+use doorbell_lm::sample::{Draw, Sharpness, log_probability, sample};
 
 use crate::layout::LINE;
 
@@ -31,6 +31,8 @@ pub struct Sampling {
     pub seed: u32,
     /// Of the sequence.
     pub rollout: u32,
+    /// Draws none: the token is given, in the place of the seed, and its log-probability is wanted.
+    pub scores: bool,
 }
 
 /// The sampler between one `head` and the next. Hardware keeps the best key, its token and power, and the three bins alone.
@@ -69,7 +71,7 @@ impl Context {
             token: 0,
             position: 0,
             silent: false,
-            sampling: Sampling { sharpness: Sharpness::GREEDY, seed: 0, rollout: 0 },
+            sampling: Sampling { sharpness: Sharpness::GREEDY, seed: 0, rollout: 0, scores: false },
             arena,
             blocks,
             output: vec![],
@@ -90,9 +92,15 @@ impl Context {
 
     /// The token behind `position`, from all logits; `None` of none.
     pub(super) fn choose(&self, sampler: &Sampler) -> Option<Sample> {
-        let Sampling { sharpness, seed, rollout } = self.sampling;
+        let Sampling { sharpness, seed, rollout, scores } = self.sampling;
         if sampler.logits.is_empty() {
             return None;
+        }
+        if scores {
+            // A token beyond the vocabulary is nobody's: a device does not begin with it.
+            let is_known = (seed as usize) < sampler.logits.len();
+            let log = is_known.then(|| log_probability(&sampler.logits, sharpness, seed));
+            return log.map(|log_probability| Sample { token: seed, log_probability });
         }
         // Drawn at the position of the token that is chosen.
         let draw = Draw::new(seed, rollout, self.position.wrapping_add(1));

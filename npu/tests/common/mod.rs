@@ -59,7 +59,7 @@ pub fn machine(
     for (number, context) in (0..).zip(&mut machine.contexts) {
         // The first one takes the most likely token.
         let sharpness = Sharpness::of(f64::from(number) / 2.0).unwrap();
-        context.sampling = Sampling { sharpness, seed: draws.next() as u32, rollout: number };
+        context.sampling = Sampling { sharpness, seed: draws.next() as u32, rollout: number, scores: false };
         context.chip_mut().iter_mut().for_each(|byte| *byte = draws.next() as u8);
     }
     machine
@@ -128,7 +128,7 @@ impl<'m> Beside<'m> {
 
 /// The token of these logits, and its log-probability.
 pub fn chosen(logits: &[i32], context: &Context) -> Sample {
-    let Sampling { sharpness, seed, rollout } = context.sampling;
+    let Sampling { sharpness, seed, rollout, .. } = context.sampling;
     let sampled = sample(logits, sharpness, Draw::new(seed, rollout, context.position + 1));
     Sample { token: sampled.token, log_probability: sampled.log_probability }
 }

@@ -211,6 +211,8 @@ pub(super) struct Sequences {
     /// Those of a prompt.
     spans: Vec<Span>,
     swap: Option<Swap>,
+    /// Of keys and values (R26): raised when the host writes blocks.
+    generation: u32,
 }
 
 /// What host memory keeps of rollouts that have given their blocks back.
@@ -299,6 +301,7 @@ impl Sequences {
         Ok(Some(Sequences {
             language,
             swap,
+            generation: 1,
             regions,
             prompts: parts.prompts,
             made: parts.made,
@@ -376,7 +379,12 @@ impl Pipeline {
         group.part_end = end.min(start.saturating_add(longest));
         let length = group.part_end + 1;
         self.kv.prompt_table(prefix, &mut sequences.table)?;
-        let record = HwSequence { prompt: self.options.prompt_offset(index), start, ..HwSequence::default() };
+        let record = HwSequence {
+            prompt: self.options.prompt_offset(index),
+            start,
+            generation: sequences.generation,
+            ..HwSequence::default()
+        };
         let kv_offset = self.options.sequence_offset(self.options.slots + index);
         sequences.regions[group.region].place_sequence(kv_offset, record, &sequences.table)?;
         let wire_id = group.wire_id.unwrap_or_default();
@@ -556,7 +564,8 @@ impl Pipeline {
 
     /// Brings back what host memory keeps of a rollout, into blocks of its own. `false` if there are too few now.
     fn swap_in(&mut self, id: RolloutId) -> Result<bool, RuntimeError> {
-        let Some(Sequences { language, regions, table, swap: Some(swap), .. }) = &mut self.language else {
+        let Some(Sequences { language, regions, table, swap: Some(swap), generation }) = &mut self.language
+        else {
             return Ok(true);
         };
         let life = self.lives.get_mut(id)?;
@@ -588,6 +597,8 @@ impl Pipeline {
             )?;
             swap.blocks.release(kept)?;
         }
+        // R26: of these blocks a device may have kept what was in them before. 0 is none.
+        *generation = generation.checked_add(1).unwrap_or(1);
         Ok(true)
     }
 
@@ -624,6 +635,7 @@ impl Pipeline {
             sharpness: sequences.language.sharpness,
             shared: source.map_or(0, |_| group.prompt_tokens - 1),
             source: source.unwrap_or(0),
+            generation: sequences.generation,
             ..HwSequence::default()
         };
         let kv_offset = self.options.sequence_offset(id.slot());

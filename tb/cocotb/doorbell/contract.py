@@ -234,7 +234,7 @@ assert HwImage.LAYOUT.size == 64
 class HwSequence(Record):
     """A sequence of engine 1 in the KV region (rule R26); its block table, a u32 for each 32 positions, follows it."""
 
-    LAYOUT = Struct("<IIQIIIIQQQII")
+    LAYOUT = Struct("<IIQIIIIQIIIIII")
 
     sharpness: int = 0
     """log2(e) / temperature with 20 fraction bits, at most 28 bits; 0 takes the most likely token"""
@@ -248,15 +248,19 @@ class HwSequence(Record):
     """tokens of a shared prefix, whose last block may be partial: a descriptor that begins at this position first copies what that block holds; 0: none"""
     source: int = 0
     """number of the block that it copies from"""
+    generation: int = 0
+    """raised whenever the host changes or moves bytes of the arena: a device may keep keys and values by it (rule R26); 0: it keeps nothing"""
+    draw_key: int = 0
+    """replaces (seed, rollout_id), as (low, high), in the draws; 0: those of the descriptor"""
+    top_k: int = 0
+    """draws among the tokens whose logit is at least the k-th largest (CAPABILITY.TRUNCATION); 0: among all"""
+    top_p: int = 0
+    """draws among the most likely tokens that have this share together, in 2^-16, at most 0xFFFF (CAPABILITY.TRUNCATION); 0: among all"""
+    min_p: int = 0
+    """draws among the tokens at most this far below the most likely one, a power of 2 with 10 fraction bits (CAPABILITY.TRUNCATION); 0: among all"""
     reserved_0: int = 0
     """0"""
     reserved_1: int = 0
-    """0"""
-    reserved_2: int = 0
-    """0"""
-    reserved_3: int = 0
-    """0"""
-    reserved_4: int = 0
     """0"""
     check: int = 0
     """fold of the 15 words before it ('Records of engine 1')"""
@@ -362,7 +366,7 @@ class ErrorCode(IntEnum):
     BAD_POLICY = 0x0E
     """POLICY: the mode is none, the version is resident, or the block in memory does not belong to it (rule R19), or its image does not (rule R25)"""
     BAD_SEQUENCE = 0x0F
-    """engine 1: the sequence in memory, its block table or a token that it starts from is malformed (rule R26)"""
+    """engine 1: the sequence in memory, its block table or a token that it is given is malformed, or asks for what the device does not have (rule R26)"""
 
 
 class PolicyMode(IntEnum):
@@ -412,7 +416,7 @@ class DescFlags(IntFlag):
     RESIDENT = 1 << 4
     """the device scores checkpoints itself and goes on or ends (rule R9)"""
     LOGP = 1 << 5
-    """a log-probability is written for each token (rule R11)"""
+    """a log-probability is written for each token (rule R11); PREFILL of engine 1: of each given token (rule R27)"""
 
 
 class CompletionFlags(IntFlag):
@@ -517,6 +521,8 @@ class Capability(IntFlag):
     """event rings (rule R23): EQ_BASE to EVENTS_DROPPED"""
     WORKER_COUNTERS = 1 << 10
     """the counters of each worker, in the block WORKER"""
+    TRUNCATION = 1 << 11
+    """top_k, top_p and min_p of a sequence of engine 1"""
     WATCHDOG = 1 << 16
     """register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)"""
     SLOT_POLLING = 1 << 4

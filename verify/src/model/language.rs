@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytemuck::{cast, cast_slice};
 use doorbell_contract::{
-    ARENAS, BLOCK_TOKENS, DeviceFault, ErrorCode, HwDesc, HwImage, HwSequence, Opcode, SHARPNESS_MAX,
-    TOKEN_NONE,
+    ARENAS, BLOCK_TOKENS, DescFlags, DeviceFault, ErrorCode, HwDesc, HwImage, HwSequence, Opcode,
+    SHARPNESS_MAX, TOKEN_NONE,
 };
 use doorbell_engine::Step;
 use doorbell_host::memory::BusFault;
@@ -14,7 +14,7 @@ use doorbell_host::registers::{Region, Session};
 use doorbell_lm::fast::Runner;
 use doorbell_lm::image::{HEADER, Header, header};
 use doorbell_lm::ops::Stored;
-use doorbell_lm::sample::{Draw, Sharpness, sample};
+use doorbell_lm::sample::{Draw, Sharpness, Truncation, log_probability, sample_among};
 use doorbell_lm::{Cache, Image, Model, Oracle, Shape};
 use doorbell_npu::layout::Block;
 
@@ -127,11 +127,13 @@ impl Weights {
         Runner::new(&self.model).extend(cache, tokens)
     }
 
-    fn logits(&self, stream: Vec<i32>) -> Vec<i32> {
+    /// The logits of the tokens behind those of each stream.
+    fn logits(&self, streams: &[Vec<i32>]) -> Vec<Vec<i32>> {
         if self.cost() < PLAIN_STEPS {
-            return Oracle::new(&self.model).logits(&stream);
+            let oracle = Oracle::new(&self.model);
+            return streams.iter().map(|stream| oracle.logits(stream)).collect();
         }
-        Runner::new(&self.model).logits(&[stream]).remove(0)
+        Runner::new(&self.model).logits(streams)
     }
 
     /// These weights up to the layer in the middle, and another version's behind it.
@@ -164,6 +166,8 @@ fn bytes(bus: &Bus, address: u64, count: u64) -> Result<Vec<u8>, Trouble> {
 pub(super) struct Sequence {
     weights: Arc<Weights>,
     sharpness: Sharpness,
+    truncation: Truncation,
+    key: u64,
     seed: u32,
     rollout: u32,
     arena: Region,
@@ -172,6 +176,8 @@ pub(super) struct Sequence {
     /// Of a PREFILL: the position at which it ends, and where its tokens lie, from position 0 on.
     end: u32,
     prompt: u64,
+    /// Of one that scores its tokens: where the log-probability of that of position 0 would be.
+    scores: Option<u64>,
     /// Of a DECODE: the token of the position that is next.
     token: u32,
 }
@@ -189,12 +195,17 @@ impl Sequence {
         reads(bus.read(session.kv_base.wrapping_add(desc.kv_offset), &mut words))?;
         let held: HwSequence = cast(words);
         let end = desc.kv_offset + RECORD + 4 * u64::from(held.entries);
-        let sound =
-            held.verify() && held.is_plain() && held.sharpness <= SHARPNESS_MAX && end <= session.kv_size;
+        let sound = held.verify()
+            && held.is_plain()
+            && held.sharpness <= SHARPNESS_MAX
+            && held.top_p <= Truncation::TOP_P_MAX
+            && end <= session.kv_size;
         require(sound, BAD_SEQUENCE)?;
         let is_prefill = desc.opcode == Opcode::Prefill as u8;
         let mut sequence = Self {
             sharpness: Sharpness(held.sharpness),
+            truncation: Truncation { top_k: held.top_k, top_p: held.top_p, min_p: held.min_p },
+            key: held.draw_key,
             seed: desc.seed,
             rollout: desc.rollout_id,
             arena: session.arenas[usize::from(desc.kv_arena_id) % ARENAS as usize],
@@ -203,13 +214,19 @@ impl Sequence {
             // A DECODE or PREFILL of length 0 is BAD_LENGTH.
             end: desc.seq_len - 1,
             prompt: session.token_base.wrapping_add(held.prompt),
+            scores: None,
             token: 0,
             weights,
         };
         let mut first = sequence.end;
         if is_prefill {
-            let end = held.prompt.checked_add(4 * u64::from(sequence.end));
-            let lies = held.prompt.is_multiple_of(4) && end.is_some_and(|end| end <= session.token_size);
+            let scores = desc.flags & DescFlags::LOGP.bits() != 0;
+            // The last token is scored by the step before it.
+            let tokens = if scores { desc.seq_len } else { sequence.end };
+            let most = if scores { session.token_size.min(session.logp_size) } else { session.token_size };
+            let end = held.prompt.checked_add(4 * u64::from(tokens));
+            let lies = held.prompt.is_multiple_of(4) && end.is_some_and(|end| end <= most);
+            sequence.scores = scores.then(|| session.logp_base.wrapping_add(held.prompt));
             require(lies && held.start <= sequence.end, BAD_SEQUENCE)?;
             first = held.start;
         } else {
@@ -314,15 +331,18 @@ impl Sequence {
         self.weights.cost()
     }
 
-    /// Makes keys and values of these tokens, from the next position on; the residual streams behind the last layer.
-    fn extend(&mut self, bus: &Bus, tokens: &[u32]) -> Result<Vec<Vec<i32>>, Trouble> {
+    /// Makes keys and values of these tokens, from the next position on; the residual streams behind the last layer. Of one that scores, `given`
+    /// has the tokens that follow each of them.
+    fn extend(&mut self, bus: &Bus, tokens: &[u32], given: Option<&[u32]>) -> Result<Vec<Vec<i32>>, Trouble> {
         let first = self.position();
         // Looked at before anything is computed: no token of them leaves the vocabulary.
         let vocabulary = self.weights.image.vocabulary;
         let mut sound = 0;
         let mut trouble = None;
         for (token, position) in tokens.iter().zip(first..) {
-            let checked = require(*token < vocabulary, BAD_SEQUENCE).and_then(|()| self.block_of(position));
+            let next = given.map(|given| given[sound]);
+            let is_known = *token < vocabulary && next.is_none_or(|next| next < vocabulary);
+            let checked = require(is_known, BAD_SEQUENCE).and_then(|()| self.block_of(position));
             match checked {
                 Ok(_) => sound += 1,
                 Err(found) => {
@@ -335,7 +355,23 @@ impl Sequence {
         for position in first..self.position() {
             self.store(bus, position)?;
         }
+        if let (Some(given), Some(to)) = (given, self.scores) {
+            self.score(bus, &streams, given, to.wrapping_add(4 * u64::from(first + 1)))?;
+        }
         trouble.map_or(Ok(streams), Err)
+    }
+
+    /// Writes the log-probability of each given token, of the streams before them, to one word behind the other.
+    fn score(&self, bus: &Bus, streams: &[Vec<i32>], given: &[u32], to: u64) -> Result<(), Trouble> {
+        // Logits of a large vocabulary are many.
+        for (part, at) in streams.chunks(BLOCK_TOKENS as usize).zip((0..).step_by(BLOCK_TOKENS as usize)) {
+            for (logits, place) in self.weights.logits(part).iter().zip(at..) {
+                let logp = log_probability(logits, self.sharpness, given[place]);
+                bus.write_u32(to.wrapping_add(4 * place as u64), logp as u32)
+                    .map_err(|BusFault| Trouble::Write)?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes the keys and values of a position to its block.
@@ -352,10 +388,11 @@ impl Sequence {
 
     /// One step of a DECODE: the next token.
     pub fn step(&mut self, bus: &Bus) -> Result<Step, Trouble> {
-        let stream = self.extend(bus, &[self.token])?.remove(0);
-        let logits = self.weights.logits(stream);
+        let streams = self.extend(bus, &[self.token], None)?;
+        let logits = self.weights.logits(&streams).remove(0);
         // Drawn at the position of the token that is added.
-        let sampled = sample(&logits, self.sharpness, Draw::new(self.seed, self.rollout, self.position()));
+        let draw = Draw::keyed(self.key, self.seed, self.rollout, self.position());
+        let sampled = sample_among(&logits, self.sharpness, self.truncation, draw);
         self.token = sampled.token;
         let eos = self.weights.image.ends().contains(&sampled.token);
         Ok(Step { token: sampled.token, eos, logp: sampled.log_probability })
@@ -368,9 +405,10 @@ impl Sequence {
         // Pieces of whole blocks; what is left of the last one goes with it.
         let most = first.saturating_add(budget) / BLOCK_TOKENS * BLOCK_TOKENS;
         let end = most.max(block).min(self.end);
-        let mut tokens = Vec::with_capacity((end - first) as usize);
+        let wanted = if self.scores.is_some() { end + 1 } else { end };
+        let mut tokens = Vec::with_capacity((wanted - first) as usize);
         let mut trouble = None;
-        for position in first..end {
+        for position in first..wanted {
             match bus.read_u32(self.prompt.wrapping_add(4 * u64::from(position))) {
                 Ok(token) => tokens.push(token),
                 Err(BusFault) => {
@@ -379,7 +417,14 @@ impl Sequence {
                 }
             }
         }
-        self.extend(bus, &tokens)?;
+        match self.scores {
+            // The last one is given alone.
+            Some(_) => {
+                let count = tokens.len().saturating_sub(1);
+                self.extend(bus, &tokens[..count], Some(&tokens[tokens.len() - count..]))?
+            }
+            None => self.extend(bus, &tokens, None)?,
+        };
         trouble.map_or(Ok(end - first), Err)
     }
 

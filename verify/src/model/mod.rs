@@ -56,6 +56,7 @@ const BUILT: Built = Built {
         .union(Capability::POLICY)
         .union(Capability::ABORT)
         .union(Capability::EVENTS)
+        .union(Capability::TRUNCATION)
         .union(Capability::WATCHDOG)
         .union(Capability::ISOLATED),
     // It executes in SQ order, one descriptor of a queue pair at a time.

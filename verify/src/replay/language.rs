@@ -119,7 +119,7 @@ impl Language {
 
     /// How a rollout's tokens are drawn.
     pub fn sampling(&self, seed: u32, rollout: u32) -> Sampling {
-        Sampling { sharpness: self.sharpness, seed, rollout }
+        Sampling::new(self.sharpness, seed, rollout)
     }
 
     /// The POLICY that publishes the model, whose record lies at `delta_offset`.

@@ -9,7 +9,7 @@ use doorbell_engine::Step;
 use doorbell_host::language::{LanguageRegions, language_policy};
 use doorbell_host::platform::Platform;
 use doorbell_host::{Device, Driver, QueueConfig};
-use doorbell_lm::sample::Sharpness;
+use doorbell_lm::sample::{Sharpness, Truncation};
 use doorbell_lm::{Image, micro, micro_gemma};
 use doorbell_npu::Published;
 use doorbell_npu::layout::Block;
@@ -233,6 +233,27 @@ impl<P: Platform> Host<P> {
         self.catch_up(sequence);
     }
 
+    /// Runs a PREFILL of a sequence that scores its tokens from `start` on, and checks what it wrote, and that it wrote nothing else.
+    pub fn score(&mut self, sequence: &mut Sequence, start: usize) {
+        sequence.record.start = start as u32;
+        self.lay(sequence);
+        let length = sequence.reference.tokens.len();
+        let (region, at) = (self.driver.logp_regions()[0].clone(), sequence.record.prompt);
+        let before: Vec<u32> = (0..length as u32 + 8).map(|k| 0xA5A5_0000 + k).collect();
+        region.write(at, &before).unwrap();
+        let desc = sequence.prefill(None).with_flags(DescFlags::LOGP);
+        let end = self.run(&[desc])[0];
+        assert_eq!(end, self.oracle().answer(&desc).completion, "{desc:x?}");
+        let scores = sequence.reference.scores(self.version(sequence.version), sequence.sampling().sharpness);
+        let expected: Vec<u32> = (0..before.len())
+            .map(|k| if (start + 1..length).contains(&k) { scores[k - 1] as u32 } else { before[k] })
+            .collect();
+        let mut found = vec![0; before.len()];
+        region.read(at, &mut found).unwrap();
+        assert_eq!(found, expected, "R27: log-probabilities of given tokens from {start} on");
+        self.catch_up(sequence);
+    }
+
     /// The oracle makes what a PREFILL has made.
     pub fn catch_up(&self, sequence: &mut Sequence) {
         let end = sequence.reference.tokens.len() - 1;
@@ -320,7 +341,9 @@ pub struct Sequence {
 
 impl Sequence {
     pub fn sampling(&self) -> Sampling {
-        Sampling { sharpness: Sharpness(self.record.sharpness), seed: self.seed, rollout: self.rollout }
+        let HwSequence { sharpness, draw_key: key, top_k, top_p, min_p, .. } = self.record;
+        let truncation = Truncation { top_k, top_p, min_p };
+        Sampling { key, truncation, ..Sampling::new(Sharpness(sharpness), self.seed, self.rollout) }
     }
 
     fn desc(&self, desc: HwDesc) -> HwDesc {

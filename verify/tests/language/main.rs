@@ -8,6 +8,7 @@ mod memory;
 mod refusals;
 mod rollouts;
 mod versions;
+mod wire;
 
 use std::ops::RangeInclusive;
 

@@ -362,6 +362,7 @@ fn r25_the_program_in_memory_says_the_same() {
         sharpness: Sharpness(sequence.record.sharpness),
         seed: sequence.seed,
         rollout: sequence.rollout,
+        scores: false,
     };
     let tokens = &sequence.reference.tokens;
     let mut logps = vec![0; 30];
