@@ -1,6 +1,7 @@
 //! The conformance suite on the kernel's own text, compiled for the CPU: one test per case, calm, with its lanes
 //! interrupted at random, and with relaxed accesses that take effect late; on one queue pair, on the last of several, and
-//! on several at once; and proof that the suite notices a faulty protocol. `DOORBELL_SEED` sets the seed.
+//! on several at once; and proof that the suite notices a faulty protocol. `DOORBELL_SEED` sets the seed; `DOORBELL_PART`, "k/n",
+//! runs every n-th trial alone.
 //!
 //! What is interrupted at random on the last of several runs under ThreadSanitizer alone (`cargo xtask tsan`), where it
 //! shows more, or with `--include-ignored`.
@@ -208,6 +209,15 @@ fn every_fault_has_a_case() -> Result<(), Failed> {
     if known == tried { Ok(()) } else { Err(format!("{known:?} are planted, {tried:?} are tried").into()) }
 }
 
+/// Every n-th trial from the k-th on, where `part` is "k/n": so several processes share the trials.
+fn one_part(trials: Vec<Trial>, part: &str) -> Vec<Trial> {
+    let numbers = part.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+    let (first, step): (usize, usize) = numbers
+        .filter(|&(k, n)| k < n)
+        .unwrap_or_else(|| panic!("DOORBELL_PART is {part:?}, not \"k/n\" with k below n"));
+    trials.into_iter().skip(first).step_by(step).collect()
+}
+
 fn main() {
     let mut trials = Vec::new();
     let instrumented = std::env::var("DOORBELL_KERNEL_TSAN").is_ok_and(|value| value == "1");
@@ -246,5 +256,8 @@ fn main() {
             .with_ignored_flag(true),
     );
     trials.push(Trial::test("every fault has a case", every_fault_has_a_case));
+    if let Ok(part) = std::env::var("DOORBELL_PART") {
+        trials = one_part(trials, &part);
+    }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -101,7 +101,8 @@ fn r19_a_model_is_brought_beside_those_that_run(#[case] mode: &str, #[case] expe
             command.args([mode, "same", layers]).env("TSAN_OPTIONS", "halt_on_error=1").output().unwrap();
         (output.status.code() != Some(NOT_JUDGED)).then_some(output)
     });
-    let output = judged.unwrap_or_else(|| panic!("in none of {TRIES} runs the session ended before the model was there"));
+    let output = judged
+        .unwrap_or_else(|| panic!("in none of {TRIES} runs the session ended before the model was there"));
     let text = String::from_utf8_lossy(&output.stdout);
     let is_right = output.status.success() && text.contains(expected) && !text.contains("complaint");
     assert!(is_right, "{}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr));
@@ -115,7 +116,8 @@ fn what_is_planted_in_a_load_is_noticed(#[values("LoadsInPlace", "TakesUnfinishe
     }
     for _ in 0..TRIES {
         let mut command = Command::new(program());
-        let output = command.args(["cut", "same", some_layers()]).env("DOORBELL_FAULT", fault).output().unwrap();
+        let output =
+            command.args(["cut", "same", some_layers()]).env("DOORBELL_FAULT", fault).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         match output.status.code() {
             Some(NOT_JUDGED) => {}

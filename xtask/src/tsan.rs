@@ -1,7 +1,7 @@
 //! `cargo xtask tsan`: the text of the GPU's kernel under ThreadSanitizer.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -18,6 +18,9 @@ const BETWEEN_QUEUE_PAIRS: [&str; 5] = [
     "r20_a_publish_ends_the_decodes_of_all_queue_pairs",
     "r21_a_publish_reaches_the_groups_of_all_queue_pairs",
 ];
+
+/// At most so many processes share the cases: a case has five threads and more of its own.
+const PARTS: usize = 8;
 
 /// Why it cannot run here, if it cannot.
 pub fn missing() -> Option<&'static str> {
@@ -46,17 +49,46 @@ pub fn run(root: &Path, cases: Cases) -> Result<()> {
     }
     // The host's side is not instrumented, and shares nothing but atomics with the kernel.
     if cases == Cases::All {
-        shell::run(&mut instrumented(root, "kernel", &["of 1, calm"]))?;
+        in_parts(root, &["of 1, calm"])?;
         shell::run(&mut instrumented(root, "publish_race", &[]))?;
     }
-    shell::run(&mut instrumented(root, "kernel", &["of 3, stress"]))?;
+    in_parts(root, &["of 3, stress"])?;
     for case in BETWEEN_QUEUE_PAIRS {
-        shell::run(&mut instrumented(root, "kernel", &["--exact", &format!("{case} of 4 queue pairs, calm")]))?;
+        shell::run(&mut instrumented(
+            root,
+            "kernel",
+            &["--exact", &format!("{case} of 4 queue pairs, calm")],
+        ))?;
     }
     let mut command = instrumented(root, "kernel", &["--ignored", "--exact", WEAKENED_KERNEL]);
     println!("$ {}   (must be reported)", shell::shown(&command));
     let output = command.output().context("cannot run cargo")?;
     reported(WEAKENED_KERNEL, output.status.success(), &String::from_utf8_lossy(&output.stderr))
+}
+
+/// The cases that `filter` picks, shared by as many processes as there are cores: each runs one case at a time.
+fn in_parts(root: &Path, filter: &[&str]) -> Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(PARTS);
+    // Compiled once, before the first of them runs.
+    shell::run(&mut instrumented(root, "kernel", &["--list"]).stdout(Stdio::null()))?;
+    let ended = std::thread::scope(|scope| {
+        let parts = (0..cores).map(|part| {
+            scope.spawn(move || {
+                let mut command = instrumented(root, "kernel", filter);
+                let output = command.env("DOORBELL_PART", format!("{part}/{cores}")).output();
+                (shell::shown(&command), output)
+            })
+        });
+        let parts: Vec<_> = parts.collect();
+        parts.into_iter().map(|part| part.join().expect("a thread that only waits")).collect::<Vec<_>>()
+    });
+    for (shown, output) in ended {
+        let output = output.with_context(|| format!("cannot run {shown}"))?;
+        println!("$ {shown}\n{}", String::from_utf8_lossy(&output.stdout));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{shown} ended with {}:\n{errors}", output.status);
+    }
+    Ok(())
 }
 
 /// A test program of the kernel's text, instrumented, with these arguments of its own. Built as a test of the
