@@ -22,7 +22,7 @@ module npu_top_tb #(
 
   logic clk, rst_n;
   int   cycle;
-  clock_reset #(.Limit(3000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+  clock_reset #(.Limit(1000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
   localparam int Contexts = 2;
   localparam int Seats    = Gangs * Contexts;
