@@ -175,20 +175,19 @@ module work_context
   if (Queues == 1) begin : gen_one_pair
     assign pairs_o = '0;
   end else begin : gen_pairs
-    logic [QueueBits-1:0] pair_mem [0:MAX_WORKERS*(1 << PlaceBits)-1];
-    logic [QueueBits-1:0] pair_q [0:MAX_WORKERS-1];
+    logic [3:0]           pair_mem [0:MAX_WORKERS*(1 << PlaceBits)-1];
+    logic [MAX_WORKERS-1:0][3:0] pair_q;
     logic [PlaceBits-1:0] second;
-    assign second = delivered_i ? oldest_q[worker_i] + 1'b1 : '0;
-    for (genvar w = 0; w < Workers; w++) begin : gen_pair
-      assign pairs_o[4*w +: 4] = 4'(pair_q[w]);
-    end
+    assign second  = delivered_i ? oldest_q[worker_i] + 1'b1 : '0;
+    assign pairs_o = pair_q[Workers-1:0];
     always_ff @(posedge clk_i) begin
-      if (assign_i) pair_mem[{assign_worker_i, newest_q[assign_worker_i]}] <= echo_i.pair[QueueBits-1:0];
+      if (assign_i) pair_mem[{assign_worker_i, newest_q[assign_worker_i]}] <= echo_i.pair;
       if (delivered_i) pair_q[worker_i] <= pair_mem[{worker_i, second}];
       // It is the only one, or will be.
       if (assign_i && (newest_q[assign_worker_i] == oldest_q[assign_worker_i]
                        || (delivered_i && worker_i == assign_worker_i && newest_q[assign_worker_i] == second)))
-        pair_q[assign_worker_i] <= echo_i.pair[QueueBits-1:0];
+        pair_q[assign_worker_i] <= echo_i.pair;
+      if (!rst_ni) pair_q <= '0;
     end
   end
 

@@ -93,6 +93,9 @@ module memory_model #(
   int          ar_number [0:Ids*Depth-1];
   int          ar_head [0:Ids-1], ar_tail [0:Ids-1], beat [0:Ids-1];
   int          reading = 0;             // bursts of all IDs
+  int          known [0:Ids-1], knowns = 0;       // IDs that have read
+  logic        is_known [0:Ids-1];
+  initial for (int k = 0; k < Ids; k++) is_known[k] = 1'b0;
   int          read_number, read_id, read_at, read_from, last_read;
 
   always @(posedge clk_i) begin
@@ -117,6 +120,11 @@ module memory_model #(
         ar_number[read_at] = read_number;
         ar_tail[read_id] = ar_tail[read_id] + 1;
         reading     = reading + 1;
+        if (!is_known[read_id]) begin
+          is_known[read_id] = 1'b1;
+          known[knowns]     = read_id;
+          knowns            = knowns + 1;
+        end
         read_number = read_number + 1;
       end
       if (!rvalid_o || rready_i) begin
@@ -126,9 +134,9 @@ module memory_model #(
         if (reading != 0 && !chance(stall_r)) begin
           if (read_jitter == 0 && last_read >= 0) read_id = last_read;
           else begin
-            read_from = (read_jitter == 0) ? 0 : below(Ids);
-            for (int k = 0; k < Ids && (read_jitter == 0 || read_id < 0); k++) begin
-              read_at = (read_from + k) % Ids;
+            read_from = (read_jitter == 0) ? 0 : below(knowns);
+            for (int k = 0; k < knowns && (read_jitter == 0 || read_id < 0); k++) begin
+              read_at = known[(read_from + k) % knowns];
               if (ar_head[read_at] != ar_tail[read_at] && read_at != hold_read)
                 if (ar_due[read_at * Depth + ar_head[read_at] % Depth] <= now
                     && (read_id < 0 || ar_number[read_at * Depth + ar_head[read_at] % Depth] < ar_number[read_id * Depth + ar_head[read_id] % Depth]))
