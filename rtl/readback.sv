@@ -249,7 +249,7 @@ module readback
       // It waits for the bus, or has had its line.
       waits     = (state_q == End) ? flying_q[hand_pair] != '0
                 : !quits && ((state_q == Read) ? step_q == '0 && (!line_valid || (turn_q && !publishes_q)) : state_q == Image && !line_valid);
-      switches  = Queues > 1 && waits && could != '0;
+      switches  = Queues > 1 && waits && could != '0 && !valid_i;    // what comes is written where it would go
       need      = (state_q == End) ? 2'd3 : named_q ? 2'd2 : 2'd1;
       scores    = state_q == Read && line_valid && !publishes_q && !quits && !switches;
       last_line = unscored_q == 28'd1;
