@@ -412,7 +412,7 @@ enum doorbell_event {
 
 // Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins.
 // ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region (of the
-// queue pair, or of its function) lies in no window of its function
+// queue pair, or of its function) is no whole lines of 64 bytes, or lies in no window of its function
 #define DOORBELL_FAULT_BAD_CONFIG 0x00000001u
 // the read of a descriptor, of tokens, of a policy, or of a sequence and its keys and values was answered
 // with an error

@@ -1,7 +1,7 @@
 // The write side of the AXI master: one 64-byte beat per cycle, each its own burst, so none crosses 4 KiB.
 // A message goes before all else: it is rare. A full completion beat goes before token lines, half a one behind them.
-// Responses that are withheld from one worker leave room for the writes of the others. Completions come with a place
-// (completion_ring); of messages a queue pair has one in flight (interrupts).
+// Responses that are withheld from one queue pair leave room for the writes of the others. Completions come with a place
+// (completion_ring); of messages a queue pair has one in flight (interrupts). Events and lines of an engine share their function's ID.
 module axi_writer
   import core_pkg::*;
 #(
@@ -19,12 +19,12 @@ module axi_writer
 
   input  logic         line_waits_i,
   input  logic         line_valid_i,     // only with the worker's bit of line_ready_o
-  input  logic [3:0]   line_worker_i,
   input  logic [3:0]   line_queue_i,
   input  logic [63:0]  line_addr_i,
   input  logic [3:0]   line_first_i,     // words that are written
   input  logic [3:0]   line_last_i,
   input  logic [511:0] line_data_i,
+  input  logic [4*Workers-1:0] pairs_i,      // early: the queue pair of each worker's oldest descriptor
   output logic [Workers-1:0] line_ready_o,   // early: does not depend on line_valid_i
 
   input  logic         completion_valid_i,
@@ -59,6 +59,7 @@ module axi_writer
 
   output logic         ack_o,            // one write response per cycle
   output logic [5:0]   ack_id_o,
+  output logic         ack_store_o,      // it is that of a line of an engine
   output logic         ack_error_o,
 
   output logic [5:0]   m_axi_awid,
@@ -90,7 +91,6 @@ module axi_writer
   end
 
   localparam int CountBits = $clog2(MAX_WRITES) + 3;   // and completions, messages, events and stores
-  localparam int SourceBits = (Workers == 1) ? 1 : $clog2(Workers);
   localparam int QueueBits  = (Queues == 1) ? 1 : $clog2(Queues);
 
   logic                 room, use_completion, use_message, use_event, event_first, use_store, store_first, push;
@@ -117,17 +117,21 @@ module axi_writer
   end
 
   // Token lines; half as many completions come with a place of their own.
-  logic [Workers-1:0] may_write;
+  logic [Queues-1:0]  may_write;
+  logic [Workers-1:0] line_may;
   logic               gives;
   assign gives = ack_o && m_axi_bid < COMPLETION_AXI_ID;
+  for (genvar w = 0; w < Workers; w++) begin : gen_line_may
+    assign line_may[w] = may_write[(Queues == 1) ? QueueBits'(0) : pairs_i[4*w +: QueueBits]];
+  end
 
-  place_quota #(.Sources(Workers), .Places(MAX_WRITES)) u_quota (
+  place_quota #(.Sources(Queues), .Places(MAX_WRITES)) u_quota (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
     .take_i  (line_valid_i),
-    .taker_i (line_worker_i[SourceBits-1:0]),
+    .taker_i (line_pair),
     .give_i  (gives),
-    .giver_i (m_axi_bid[SourceBits-1:0]),
+    .giver_i ((Queues == 1) ? QueueBits'(0) : m_axi_bid[QueueBits-1:0]),
     .ready_o (may_write)
   );
 
@@ -143,12 +147,12 @@ module axi_writer
   assign event_ready_o      = room && !message_valid_i && !store_first && (event_urgent_i || !(line_waits_i || completion_valid_i));
   assign use_event          = event_valid_i && event_ready_o;
   assign line_ready_o       = (room && !message_valid_i && !event_first && !(completion_valid_i && completion_urgent_i))
-                            ? may_write : '0;
+                            ? line_may : '0;
   assign completion_ready_o = room && !message_valid_i && !event_first && (completion_urgent_i || !line_waits_i);
   assign use_completion     = completion_valid_i && completion_ready_o;
   assign sent_o             = use_completion || line_valid_i;
   assign push               = sent_o || use_message || use_event || use_store;
-  assign id                 = use_store ? STORE_AXI_ID : use_event ? EVENT_AXI_ID + 6'(event_owner_i) : use_message ? MESSAGE_AXI_ID + 6'(message_pair) : use_completion ? COMPLETION_AXI_ID + 6'(completion_pair) : {2'b00, line_worker_i};
+  assign id                 = use_store ? EVENT_AXI_ID + 6'(store_owner_i) : use_event ? EVENT_AXI_ID + 6'(event_owner_i) : use_message ? MESSAGE_AXI_ID + 6'(message_pair) : use_completion ? COMPLETION_AXI_ID + 6'(completion_pair) : 6'(line_pair);
   assign push_pair          = use_message ? message_pair : use_completion ? completion_pair : line_pair;
   assign owner              = use_store ? store_owner_i : use_event ? event_owner_i : push ? owner_q[push_pair] : '0;
   assign addr               = use_store ? store_addr_i : use_event ? {event_addr_i[63:6], 6'd0} : use_message ? {message_addr_i[63:6], 6'd0} : use_completion ? completion_addr_i : line_addr_i;
@@ -212,6 +216,32 @@ module axi_writer
   assign ack_id_o     = m_axi_bid;
   assign ack_error_o  = m_axi_bresp != '0;
   assign idle_o       = in_flight_q == '0;
+
+  // Of the writes of a function's ID, in order: whether it is a line of an engine.
+  if (Engines > 1) begin : gen_kinds
+    localparam int KindBits = 9;           // 256 events, and what an engine has in flight
+    logic                kind_mem [0:MAX_FUNCTIONS*(1 << KindBits)-1];
+    logic [KindBits-1:0] newest_q [0:MAX_FUNCTIONS-1];
+    logic [KindBits-1:0] oldest_q [0:MAX_FUNCTIONS-1];
+    logic                owned;
+    assign owned       = ack_o && m_axi_bid >= EVENT_AXI_ID;
+    assign ack_store_o = owned ? kind_mem[{m_axi_bid[3:0], oldest_q[m_axi_bid[3:0]]}] : 1'b0;
+
+    always_ff @(posedge clk_i) begin
+      if (use_store || use_event) kind_mem[{owner, newest_q[owner]}] <= use_store;
+      if (!rst_ni) begin
+        for (int f = 0; f < MAX_FUNCTIONS; f++) begin
+          newest_q[f] <= '0;
+          oldest_q[f] <= '0;
+        end
+      end else begin
+        if (use_store || use_event) newest_q[owner] <= newest_q[owner] + 1'b1;
+        if (owned) oldest_q[m_axi_bid[3:0]] <= oldest_q[m_axi_bid[3:0]] + 1'b1;
+      end
+    end
+  end else begin : gen_one_kind
+    assign ack_store_o = 1'b0;
+  end
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni)            in_flight_q <= '0;

@@ -1,9 +1,6 @@
 // Round-robin completion arbiter: takes one item per cycle from the result buffer. A token line goes to the write
-// port; the end of a descriptor goes to the completion ring, with the number of the worker's last line, which must be
-// acknowledged before the completion may be seen.
-module completion_arbiter
-  import core_pkg::*;
-#(
+// port; the end of a descriptor goes to the completion ring.
+module completion_arbiter #(
   parameter int Workers = 4
 ) (
   input  logic               clk_i,
@@ -25,7 +22,6 @@ module completion_arbiter
 
   // Completion ring.
   output logic                       done_valid_o,
-  output logic [LINE_COUNT_BITS-1:0] done_after_o,   // lines of this worker up to and with the last one
   input  logic [Workers-1:0]         done_ready_i    // early: the ring has a place for this worker's
 );
   logic [Workers-1:0] eligible, grant;
@@ -49,9 +45,6 @@ module completion_arbiter
     .accept_i  (taken)
   );
 
-  // Lines issued so far per worker, modulo 2^LINE_COUNT_BITS.
-  logic [LINE_COUNT_BITS-1:0] lines [0:MAX_WORKERS-1];
-
   always_comb begin
     delivered_o  = '0;
     line_valid_o = 1'b0;
@@ -61,11 +54,5 @@ module completion_arbiter
       line_valid_o = (grant & has_line_i) != '0;
       done_valid_o = (grant & has_done_i) != '0;
     end
-  end
-  assign done_after_o = taken ? lines[worker_o] + LINE_COUNT_BITS'(line_valid_o) : '0;
-
-  always_ff @(posedge clk_i) begin
-    if (!rst_ni) for (int w = 0; w < MAX_WORKERS; w++) lines[w] <= '0;
-    else if (line_valid_o)  lines[worker_o] <= done_after_o;
   end
 endmodule

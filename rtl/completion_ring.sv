@@ -2,11 +2,12 @@
 //
 // A slot is reserved when a descriptor is handed out (R4 by credits), so no completion waits for one. A completion is
 // released when all token lines of its descriptor are acknowledged, so that whoever sees the completion sees the tokens.
-// Each worker's completions wait in a list of their own: one write response that is withheld delays the completions of
-// its worker and of no other. A completion is chosen only with a place among the writes in flight, its queue pair's own or a shared
-// one: so what was chosen waits for AW and W alone, whatever responses the bus withholds from whom. Two neighbours of one queue pair that share a 64-byte line go out as one beat; the first of
-// a pair waits for the second only while the write port is busy, no completion of another queue pair comes, and not for
-// long.
+// Each queue pair's completions wait in a list of their own, in the order in which its descriptors end, which is that of each of its
+// rollouts (R5); its lines are answered in order, as they share an ID. So a write response that is withheld from one queue pair, or what
+// reads memory for it, delays the completions of that one and of no other. A completion is chosen only with a place among the writes in
+// flight, its queue pair's own or a shared one: so what was chosen waits for AW and W alone, whatever responses the bus withholds from
+// whom. Two neighbours of one queue pair that share a 64-byte line go out as one beat; the first of a pair waits for the second only
+// while the write port is busy, no completion of another queue pair comes, and not for long.
 //
 // CQ indices run freely (R13), each by queue pair: head is the host's (CQ_HEAD), tail the next slot to fill, reserved the
 // next one to give away, visible the first that is not yet acknowledged.
@@ -15,8 +16,8 @@
 //
 // Where a completion that belongs to a group takes its slot, group_table is told, and says whether it closes the group (R17).
 //
-// Three cycles in: a record comes, the newest record of its rollout is searched for, it joins its worker's list. Three out: it
-// is chosen, read, and put together. One completion per cycle comes in and goes out, of one worker or of several.
+// Two cycles in: a record comes, and joins its queue pair's list. Three out: it is chosen, read, and put together. One completion per
+// cycle comes in and goes out, of one queue pair or of several.
 module completion_ring
   import desc_pkg::*;
   import core_pkg::*;
@@ -51,26 +52,27 @@ module completion_ring
   // A line goes to the write port, or a descriptor ends, or both: then the line is its last.
   input  logic                       line_i,
   input  logic [3:0]                 line_worker_i,
+  input  logic [3:0]                 line_queue_i,
   input  logic                       done_valid_i,
   input  done_t                      done_i,
-  input  logic [LINE_COUNT_BITS-1:0] done_after_i,   // lines of this worker that have gone, with that of this cycle
   input  logic [63:0]                done_addr_i,    // what it reads in memory lies there
-  output logic [Workers-1:0]         done_ready_o,   // early: there is a place for a completion of this worker
+  input  logic [4*Workers-1:0]       pairs_i,        // early: the queue pair of each worker's oldest descriptor
+  output logic [Workers-1:0]         done_ready_o,   // early: there is a place for its completion
 
   output logic [$clog2(Depth)-1:0]   place_o,        // where it goes
 
-  // To readback, and back: what it reads once all before it of its rollout is posted. Its worker's list waits for it.
+  // To readback, and back: what it reads once all before it of its queue pair is posted. That one's list waits for it, one of each.
   output logic        read_valid_o,
   output logic [3:0]  read_queue_o,
   output logic        read_publishes_o,
   output logic        read_model_o,
   output logic [31:0] read_what_o,
   output logic [63:0] read_addr_o,
-  input  logic        read_ready_i,    // early
-  input  logic        answer_i,        // stays until it is taken
+  input  logic [Queues-1:0] answer_i,  // it has one for this queue pair; stays until it is taken
+  output logic [3:0]  answer_queue_o,  // whose it is …
   input  logic [7:0]  answer_error_i,
   input  logic [31:0] answer_result_i,
-  output logic        answer_taken_o,
+  output logic        answer_taken_o,  // … that is taken
 
   // SQ slots consumed, of the queue pair whose completion is put together.
   output logic        posted_o,
@@ -131,7 +133,8 @@ module completion_ring
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
 
-  if (Depth < 2 * Workers || Depth > 4096 || (Depth & (Depth - 1)) != 0) begin : gen_bad_depth
+  if (Depth < 2 * Workers || Depth < Workers + 2 * Queues || Depth > 4096 || (Depth & (Depth - 1)) != 0) begin : gen_bad_depth
+    // … and no less than one per worker and two per queue pair
     localparam bit DepthMustBeAPowerOfTwoFrom2PerWorkerTo4096 = {-1{1'b1}};   // ends the elaboration
   end
 
@@ -160,34 +163,40 @@ module completion_ring
   /* verilator lint_on UNUSEDSIGNAL */
 
   // ---------------------------------------------------------------- places
-  // One store for all records.
+  // One store for all records. What a worker runs has its record's place already, so that its faulty lines are noted there.
   localparam int PlaceBits = $clog2(Depth);
-  localparam int Row       = (Depth < 16) ? Depth : 16;
 
   logic                  push, take, free_valid, free_full_unused;
-  logic [WorkerBits-1:0] push_worker, take_worker;
-  logic [PlaceBits-1:0]  place, free_place, take_place;
+  logic [WorkerBits-1:0] push_worker;
+  logic [QueueBits-1:0]  push_pair;
+  logic [PlaceBits-1:0]  place, next_place, free_place, take_place;
   logic [PlaceBits:0]    free_count, fresh_q;
+  logic [PlaceBits-1:0]  current_q [0:(1 << WorkerBits)-1];   // the place of what each worker runs
+  logic [Queues-1:0]     quota_ready;
 
   // What was taken has gone in the cycle behind it.
   logic                  gone_q;
-  logic [WorkerBits-1:0] gone_worker_q;
+  logic [QueueBits-1:0]  gone_pair_q;
   logic [PlaceBits-1:0]  gone_place_q;
 
   assign push        = done_valid_i;
   assign push_worker = done_i.worker_id[WorkerBits-1:0];
+  assign push_pair   = (Queues == 1) ? '0 : done_i.pair[QueueBits-1:0];
 
-  place_quota #(.Sources(Workers), .Places(Depth)) u_quota (
+  place_quota #(.Sources(Queues), .Places(Depth - Workers)) u_quota (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
     .take_i  (push),
-    .taker_i (push_worker),
+    .taker_i (push_pair),
     .give_i  (gone_q),
-    .giver_i (gone_worker_q),
-    .ready_o (done_ready_o)
+    .giver_i (gone_pair_q),
+    .ready_o (quota_ready)
   );
+  for (genvar w = 0; w < Workers; w++) begin : gen_done_ready
+    assign done_ready_o[w] = quota_ready[(Queues == 1) ? QueueBits'(0) : pairs_i[4*w +: QueueBits]];
+  end
 
-  // Places that were given back; before them, those that were never used since the last clear.
+  // Places that were given back; before them, those that were never used since the last clear, of which each worker has one.
   sync_fifo #(.Width(PlaceBits), .Depth(Depth)) u_free (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
@@ -199,69 +208,82 @@ module completion_ring
     .pop_i   (push && free_valid),
     .count_o (free_count)
   );
-  assign place_o = place;
-  assign place = free_valid ? free_place : fresh_q[PlaceBits-1:0];
+  assign place_o    = place;
+  assign place      = push ? current_q[push_worker] : '0;
+  assign next_place = free_valid ? free_place : fresh_q[PlaceBits-1:0];
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni)        fresh_q <= '0;
-    else if (push && !free_valid)  fresh_q <= fresh_q + 1'b1;
+    if (!rst_ni) begin
+      fresh_q <= (PlaceBits+1)'(Workers);
+      for (int w = 0; w < (1 << WorkerBits); w++) current_q[w] <= PlaceBits'(w);
+    end else if (push) begin
+      current_q[push_worker] <= next_place;
+      if (!free_valid) fresh_q <= fresh_q + 1'b1;
+    end
   end
 
   // ---------------------------------------------------------------- lines
-  // Each worker's descriptors are numbered as they end; a line belongs to the next one that does. A worker's lines go, and
-  // are acknowledged, in order. So all lines of a descriptor are acknowledged when the oldest one in flight belongs to a later
-  // one, or none is in flight; and a completion is blamed for a faulty line of its own descriptor, and for no other (R6). At
-  // most Depth records of a worker are here, and one more is being run: one bit more than a place has tells them apart.
+  // Each queue pair's descriptors are numbered as they end, and of a line in flight it is kept how many had ended before it went. A queue
+  // pair's lines are acknowledged in order. So the lines of all descriptors below the number of its oldest one in flight are acknowledged,
+  // and, where none is in flight, those of all. A line is that of its own descriptor, to whose place it is noted whether it was faulty:
+  // so a completion is blamed for no other's (R6). At most Depth records are here: one bit more than a place has tells them apart.
   localparam int NumberBits = PlaceBits + 1;
   localparam int SentBits   = $clog2(MAX_WRITES);
-  logic                  fault_mem  [0:(1 << (WorkerBits + NumberBits))-1];  // of a descriptor: one of its lines was faulty
-  logic [NumberBits-1:0] ended_q    [0:Workers-1];   // descriptors that have ended
-  logic [SentBits:0]     line_new_q [0:Workers-1];   // lines that have gone
-  logic [SentBits:0]     line_old_q [0:Workers-1];   // those that are acknowledged, and one more
-  logic [NumberBits-1:0] oldest_q   [0:(1 << WorkerBits)-1];   // the descriptor of the oldest in flight, …
-  logic [Workers-1:0]    flying_q;                   // … if there is one …
-  logic [Workers-1:0]    opens_q;                    // … and it is the first of its descriptor
+  typedef struct packed {
+    logic                  opens;                    // it is the first of its descriptor, …
+    logic [PlaceBits-1:0]  place;                    // … which has this place
+    logic [NumberBits-1:0] number;                   // descriptors of its queue pair that had ended before
+  } line_t;
+  localparam int LineBits = 1 + PlaceBits + NumberBits;
+  logic                  fault_mem  [0:Depth-1];     // of a descriptor: one of its lines was faulty
+  logic [LineBits-1:0]   owner_mem  [0:(1 << (QueueBits + SentBits))-1];   // of a line in flight
+  logic [NumberBits-1:0] ended_q    [0:Slots-1];     // descriptors that have ended
+  logic [SentBits:0]     line_new_q [0:Slots-1];     // lines that have gone
+  logic [SentBits:0]     line_old_q [0:Slots-1];     // those that are acknowledged, and one more
+  logic [LineBits-1:0]   oldest_q   [0:Slots-1];     // the oldest in flight, …
+  logic [Slots-1:0]      flying_q;                   // … if there is one
   logic [Workers-1:0]    lined_q;                    // of what a worker runs a line has gone
   logic                  line_ack, faulty_q, judged_q;
-  logic [WorkerBits-1:0] line_worker, ack_worker;
-  logic [WorkerBits+NumberBits-1:0] judged_at_q;
+  logic [WorkerBits-1:0] line_worker;
+  logic [QueueBits-1:0]  line_pair, acked_pair;
+  logic [PlaceBits-1:0]  judged_at_q;
+  line_t                 line_now, line_acked;
   assign line_worker = line_worker_i[WorkerBits-1:0];
-  assign line_ack    = ack_i && ack_id_i < 6'(Workers);
-  assign ack_worker  = ack_id_i[WorkerBits-1:0];
+  assign line_pair   = (Queues == 1) ? '0 : line_queue_i[QueueBits-1:0];
+  assign line_ack    = ack_i && ack_id_i < 6'(Queues);
+  assign acked_pair  = (Queues == 1) ? '0 : ack_id_i[QueueBits-1:0];
+  assign line_now    = line_i ? {!lined_q[line_worker], current_q[line_worker], ended_q[line_pair]} : '0;
+  assign line_acked  = line_ack ? oldest_q[acked_pair] : '0;
 
-  for (genvar w = 0; w < Workers; w++) begin : gen_lines
-    logic [NumberBits:0] owner_mem [0:MAX_WRITES-1];   // of a line in flight: whether it is the first of its descriptor, and which
-    logic goes_here, ends_here, acked_here;
-    assign goes_here  = line_i && line_worker == WorkerBits'(w);
-    assign ends_here  = push && push_worker == WorkerBits'(w);
-    assign acked_here = line_ack && ack_worker == WorkerBits'(w);
-
-    always_ff @(posedge clk_i) begin
-      if (goes_here) owner_mem[line_new_q[w][SentBits-1:0]] <= {!lined_q[w], ended_q[w]};
-      // The oldest is the one behind it, which may go in this cycle.
-      if (goes_here && !flying_q[w]) {opens_q[w], oldest_q[w]} <= {!lined_q[w], ended_q[w]};
-      if (acked_here) {opens_q[w], oldest_q[w]} <= (line_new_q[w] == line_old_q[w]) ? {!lined_q[w], ended_q[w]}
-                                                                                   : owner_mem[line_old_q[w][SentBits-1:0]];
-      if (!rst_ni) begin
-        flying_q[w]   <= 1'b0;
-        lined_q[w]    <= 1'b0;
-        ended_q[w]    <= '0;
-        line_new_q[w] <= '0;
-        line_old_q[w] <= (SentBits+1)'(1);
-      end else begin
-        if (acked_here) begin
-          line_old_q[w] <= line_old_q[w] + 1'b1;
-          if (line_new_q[w] == line_old_q[w]) flying_q[w] <= 1'b0;
-        end
-        if (goes_here) begin
-          line_new_q[w] <= line_new_q[w] + 1'b1;
-          flying_q[w]   <= 1'b1;
-          lined_q[w]    <= 1'b1;
-        end
-        if (ends_here) begin
-          ended_q[w] <= ended_q[w] + 1'b1;
-          lined_q[w] <= 1'b0;
-        end
+  always_ff @(posedge clk_i) begin
+    if (line_i) begin
+      owner_mem[{line_pair, line_new_q[line_pair][SentBits-1:0]}] <= line_now;
+      if (!flying_q[line_pair]) oldest_q[line_pair] <= line_now;
+    end
+    // The oldest is the one behind it, which may go in this cycle.
+    if (line_ack) oldest_q[acked_pair] <= (line_new_q[acked_pair] == line_old_q[acked_pair]) ? line_now
+                                                                  : owner_mem[{acked_pair, line_old_q[acked_pair][SentBits-1:0]}];
+    if (!rst_ni) begin
+      flying_q <= '0;
+      lined_q  <= '0;
+      for (int q = 0; q < Slots; q++) begin
+        ended_q[q]    <= '0;
+        line_new_q[q] <= '0;
+        line_old_q[q] <= (SentBits+1)'(1);
+      end
+    end else begin
+      if (line_ack) begin
+        line_old_q[acked_pair] <= line_old_q[acked_pair] + 1'b1;
+        if (line_new_q[acked_pair] == line_old_q[acked_pair]) flying_q[acked_pair] <= 1'b0;
+      end
+      if (line_i) begin
+        line_new_q[line_pair] <= line_new_q[line_pair] + 1'b1;
+        flying_q[line_pair]   <= 1'b1;
+        lined_q[line_worker]  <= 1'b1;
+      end
+      if (push) begin
+        ended_q[push_pair]   <= ended_q[push_pair] + 1'b1;
+        lined_q[push_worker] <= 1'b0;
       end
     end
   end
@@ -269,82 +291,25 @@ module completion_ring
   // Noted a cycle later: no record is read within two cycles of its last acknowledgement.
   always_ff @(posedge clk_i) begin
     if (line_ack) begin
-      judged_at_q <= {ack_worker, oldest_q[ack_worker]};
+      judged_at_q <= line_acked.place;
       faulty_q    <= ack_error_i;
     end
     if (judged_q) fault_mem[judged_at_q] <= faulty_q;
-    judged_q <= line_ack && (ack_error_i || opens_q[ack_worker]);
+    judged_q <= line_ack && (ack_error_i || line_acked.opens);
   end
 
   // ---------------------------------------------------------------- a record comes in
-  // R5 across workers: a rollout's next descriptor may run elsewhere while its last completion still waits here. The
-  // later record then follows the earlier one. So the rollout of every record that is the newest of its rollout is
-  // compared with that of a record that comes in: in the cycle behind it. One cycle later it is known whom it follows, and it
-  // goes to its worker's list.
-  localparam int KeyBits = 32 + ((Queues == 1) ? 0 : QueueBits);
   localparam int ReadBits = 102;                         // queue pair, publishes, model, how many or which, address
   logic [DONE_BITS+1:0]  record_mem [0:Depth-1];         // whether it is an error, whether its descriptor has lines, and it
   logic [ReadBits-1:0]   read_mem   [0:Depth-1];         // of one that reads memory before it goes
-  logic [PlaceBits-1:0]  follower_mem [0:Depth-1];       // the record that follows this one
-  logic [WorkerBits-1:0] worker_q   [0:Depth-1];
-  logic [KeyBits-1:0]    rollout_q  [0:Depth-1];         // with its queue pair
-  logic [Depth-1:0]      newest_q;                       // of its rollout
-  logic [Depth-1:0]      followed_q;                     // follower_mem holds one
-  logic [Depth-1:0]      follows_q;                      // the record that it follows has not gone
 
-  // First cycle: it came in.
+  // First cycle: it came in. In the second it joins the list.
   logic                  in_valid_q, in_wrote_q;
   done_t                 in_q;
   logic [63:0]           in_addr_q;
   logic [PlaceBits-1:0]  in_place_q;
-  logic [WorkerBits-1:0] in_worker;
-  logic [KeyBits-1:0]    in_key;
-  logic [Depth-1:0]      match, others;                  // the newest of its rollout; where it is of another worker
-  assign in_worker = in_q.worker_id[WorkerBits-1:0];
-  assign in_key    = KeyBits'({in_q.pair, in_q.rollout_id});
-
-  // Second cycle.
-  logic                  join_valid_q, join_reads_q;
-  logic [QueueBits-1:0]  join_pair_q;
-  logic [PlaceBits-1:0]  join_place_q, leader;
-  logic [WorkerBits-1:0] join_worker_q;
-  logic [Depth-1:0]      match_q, others_q, leaders;
-
-  // Third cycle: whom it follows is told of it.
-  logic                  links_q, link_gone, unblocks_q;
-  logic [PlaceBits-1:0]  leader_q, link_place_q, unblocked_q;
-  assign link_gone = links_q && leader_q == gone_place_q;
-
-  always_comb begin
-    match  = '0;
-    others = '0;
-    if (in_valid_q) begin
-      // A row at a time, of which most are empty. At most one is found that still is the newest a cycle later.
-      for (int row = 0; row < Depth; row = row + Row) begin
-        if (newest_q[row +: Row] != '0) begin
-          for (int k = row; k < row + Row; k++) begin
-            if (newest_q[k] && rollout_q[k] == in_key) begin
-              match[k]  = 1'b1;
-              others[k] = worker_q[k] != in_worker;
-            end
-          end
-        end
-      end
-    end
-  end
-
-  // Whom it follows: who has not gone meanwhile. A worker's own records keep their order without following each other.
-  always_comb begin
-    leaders = '0;
-    leader  = '0;
-    if (join_valid_q) begin
-      leaders = others_q & newest_q;
-      if (gone_q) leaders[gone_place_q] = 1'b0;
-      if (leaders != '0) begin
-        for (int k = 0; k < Depth; k++) if (leaders[k]) leader = leader | PlaceBits'(k);
-      end
-    end
-  end
+  logic [QueueBits-1:0]  in_pair;
+  assign in_pair = (Queues == 1) ? '0 : in_q.pair[QueueBits-1:0];
 
   always_ff @(posedge clk_i) begin
     if (push) begin
@@ -356,133 +321,95 @@ module completion_ring
     if (in_valid_q) begin
       record_mem[in_place_q] <= {in_q.status == STATUS_ERROR, in_wrote_q, in_q};
       if (in_q.reads) read_mem[in_place_q] <= {in_q.pair, in_q.publishes, in_q.reward_model_id[0], in_q.result, in_addr_q};
-      worker_q[in_place_q]   <= in_worker;
-      rollout_q[in_place_q]  <= in_key;
-      join_place_q           <= in_place_q;
-      join_worker_q          <= in_worker;
-      join_reads_q           <= in_q.reads;
-      join_pair_q            <= in_q.pair[QueueBits-1:0];
-      match_q                <= match;
-      others_q               <= others;
     end
-    if (join_valid_q) begin
-      followed_q[join_place_q] <= 1'b0;
-      follows_q[join_place_q]  <= leaders != '0;
-      leader_q                 <= leader;
-      link_place_q             <= join_place_q;
-    end
-    if (links_q) begin
-      follower_mem[leader_q] <= link_place_q;
-      followed_q[leader_q]   <= 1'b1;
-    end
-    // One goes: what follows it, as of this cycle perhaps, is free of it.
-    if (gone_q) unblocked_q <= link_gone ? link_place_q : follower_mem[gone_place_q];
-    if (unblocks_q) follows_q[unblocked_q] <= 1'b0;
-    if (!rst_ni) begin
-      in_valid_q   <= 1'b0;
-      join_valid_q <= 1'b0;
-      unblocks_q   <= 1'b0;
-      links_q      <= 1'b0;
-      newest_q     <= '0;
-    end else begin
-      in_valid_q   <= push;
-      join_valid_q <= in_valid_q;
-      unblocks_q   <= gone_q && (followed_q[gone_place_q] || link_gone);
-      links_q      <= leaders != '0;
-      if (join_valid_q) newest_q <= newest_q & ~match_q;
-      if (gone_q)       newest_q[gone_place_q] <= 1'b0;
-      if (in_valid_q)   newest_q[in_place_q]   <= 1'b1;
-    end
+    in_valid_q <= rst_ni && push;
   end
 
   // ---------------------------------------------------------------- lists
-  // Of each worker, in the order of its descriptors. The first two of a list lie in registers: whether they may go is known a
+  // Of each queue pair, in the order in which its descriptors end. The first two of a list lie in registers: whether they may go is known a
   // cycle before, for each of them, so that what is chosen decides over little.
-  logic [NumberBits-1:0] joined_q [0:Workers-1];         // records that have come into the list
-  logic [NumberBits-1:0] loaded_q [0:Workers-1];         // … into its registers
-  logic [NumberBits-1:0] chosen_q [0:Workers-1];         // … that were chosen: the number of the first
-  logic [NumberBits-1:0] behind_q [0:Workers-1];         // one more
-  logic [NumberBits-1:0] left_q   [0:(1 << WorkerBits)-1];    // … that have gone
-  logic [PlaceBits-1:0]  first_q  [0:Workers-1];
-  logic [PlaceBits-1:0]  second_q [0:Workers-1];
-  logic [QueueBits-1:0]  first_pair_q  [0:Workers-1];
-  logic [QueueBits-1:0]  second_pair_q [0:Workers-1];
-  logic [Workers-1:0]    some_q, more_q;                 // there is a first, and a second
-  logic [Workers-1:0]    first_reads_q, second_reads_q;  // it reads memory before it goes
-  logic [Workers-1:0]    ready_q;                        // the first may go
-  logic [Workers-1:0]    asking_q;                       // it may read memory
-  logic [Workers-1:0]    reading_q;                      // it is with readback
-  logic [Workers-1:0]    placed;                         // there is a write place for its queue pair
-  logic [Workers-1:0]    goes;                           // it is chosen
-  logic                  may_ask;
+  logic [NumberBits-1:0] joined_q [0:Queues-1];          // records that have come into the list
+  logic [NumberBits-1:0] loaded_q [0:Queues-1];          // … into its registers
+  logic [NumberBits-1:0] chosen_q [0:Queues-1];          // … that were chosen: the number of the first
+  logic [NumberBits-1:0] behind_q [0:Queues-1];          // one more
+  logic [NumberBits-1:0] left_q   [0:Slots-1];           // … that have gone
+  logic [PlaceBits-1:0]  first_q  [0:Slots-1];
+  logic [PlaceBits-1:0]  second_q [0:Queues-1];
+  logic [Queues-1:0]     some_q, more_q;                 // there is a first, and a second
+  logic [Queues-1:0]     first_reads_q, second_reads_q;  // it reads memory before it goes
+  logic [Queues-1:0]     ready_q;                        // the first may go
+  logic [Queues-1:0]     asking_q;                       // it may read memory
+  logic [Queues-1:0]     reading_q;                      // it is with readback
+  logic [Queues-1:0]     read_grant;                     // it goes there
+  logic [Queues-1:0]     placed;                         // there is a write place for it
+  logic [Queues-1:0]     goes;                           // it is chosen
 
-  for (genvar w = 0; w < Workers; w++) begin : gen_list
-    logic [QueueBits+PlaceBits:0] list_mem [0:Depth-1];
+  for (genvar q = 0; q < Queues; q++) begin : gen_list
+    logic [PlaceBits:0]    list_mem [0:Depth-1];
     logic [NumberBits-1:0] acked;                        // the lines of so many are acknowledged
-    logic                  clear;
+    logic                  clear, joins, loads;
+    assign joins = in_valid_q && in_pair == QueueBits'(q);
+    assign loads = goes[q] || (!more_q[q] && loaded_q[q] != joined_q[q]);
 
     always_comb begin
       acked = '0;
       clear = 1'b0;
-      if (some_q[w]) begin
-        acked = flying_q[w] ? oldest_q[w] : ended_q[w];
-        clear = acked != chosen_q[w] && !follows_q[first_q[w]];
+      if (some_q[q]) begin
+        acked = flying_q[q] ? oldest_q[q][NumberBits-1:0] : ended_q[q];
+        clear = acked != chosen_q[q];
       end
     end
 
     always_ff @(posedge clk_i) begin
-      if (join_valid_q && join_worker_q == WorkerBits'(w)) list_mem[joined_q[w][PlaceBits-1:0]] <= {join_reads_q, join_pair_q, join_place_q};
-      if (goes[w] || (!more_q[w] && loaded_q[w] != joined_q[w])) begin
-        if (goes[w] || !some_q[w]) {first_reads_q[w], first_pair_q[w], first_q[w]} <= more_q[w] ? {second_reads_q[w], second_pair_q[w], second_q[w]}
-                                                                                                    : list_mem[loaded_q[w][PlaceBits-1:0]];
-        {second_reads_q[w], second_pair_q[w], second_q[w]} <= list_mem[loaded_q[w][PlaceBits-1:0]];
+      if (joins) list_mem[joined_q[q][PlaceBits-1:0]] <= {in_q.reads, in_place_q};
+      if (loads) begin
+        if (goes[q] || !some_q[q]) {first_reads_q[q], first_q[q]} <= more_q[q] ? {second_reads_q[q], second_q[q]}
+                                                                              : list_mem[loaded_q[q][PlaceBits-1:0]];
+        {second_reads_q[q], second_q[q]} <= list_mem[loaded_q[q][PlaceBits-1:0]];
       end
       if (!rst_ni) begin
-        joined_q[w] <= '0;
-        loaded_q[w] <= '0;
-        chosen_q[w] <= '0;
-        behind_q[w] <= NumberBits'(1);
-        some_q[w]   <= 1'b0;
-        more_q[w]   <= 1'b0;
-        ready_q[w]  <= 1'b0;
-        asking_q[w] <= 1'b0;
+        joined_q[q] <= '0;
+        loaded_q[q] <= '0;
+        chosen_q[q] <= '0;
+        behind_q[q] <= NumberBits'(1);
+        some_q[q]   <= 1'b0;
+        more_q[q]   <= 1'b0;
+        ready_q[q]  <= 1'b0;
+        asking_q[q] <= 1'b0;
       end else begin
-        if (join_valid_q && join_worker_q == WorkerBits'(w)) joined_q[w] <= joined_q[w] + 1'b1;
-        if (goes[w]) begin
-          chosen_q[w] <= behind_q[w];
-          behind_q[w] <= behind_q[w] + 1'b1;
+        if (joins) joined_q[q] <= joined_q[q] + 1'b1;
+        if (goes[q]) begin
+          chosen_q[q] <= behind_q[q];
+          behind_q[q] <= behind_q[q] + 1'b1;
         end
-        if (goes[w] || (!more_q[w] && loaded_q[w] != joined_q[w])) begin
-          if (loaded_q[w] != joined_q[w]) loaded_q[w] <= loaded_q[w] + 1'b1;
-          some_q[w] <= more_q[w] || loaded_q[w] != joined_q[w];
-          more_q[w] <= loaded_q[w] != joined_q[w] && (goes[w] ? more_q[w] : some_q[w]);
+        if (loads) begin
+          if (loaded_q[q] != joined_q[q]) loaded_q[q] <= loaded_q[q] + 1'b1;
+          some_q[q] <= more_q[q] || loaded_q[q] != joined_q[q];
+          more_q[q] <= loaded_q[q] != joined_q[q] && (goes[q] ? more_q[q] : some_q[q]);
         end
-        ready_q[w]  <= 1'b0;
-        asking_q[w] <= 1'b0;
-        if (some_q[w]) begin
-          if (goes[w]) ready_q[w] <= more_q[w] && acked != chosen_q[w] && acked != behind_q[w] && !follows_q[second_q[w]]
-                                  && !second_reads_q[w];
-          else         ready_q[w] <= clear && (!first_reads_q[w] || (reading_q[w] && answer_i));
-          // Its worker's records before it have gone, too.
-          asking_q[w] <= may_ask && clear && first_reads_q[w] && left_q[w] == chosen_q[w];
+        ready_q[q]  <= 1'b0;
+        asking_q[q] <= 1'b0;
+        if (some_q[q]) begin
+          if (goes[q]) ready_q[q] <= more_q[q] && acked != chosen_q[q] && acked != behind_q[q] && !second_reads_q[q];
+          else         ready_q[q] <= clear && (!first_reads_q[q] || (reading_q[q] && answer_i[q]));
+          // Its queue pair's records before it have gone, too.
+          asking_q[q] <= clear && first_reads_q[q] && left_q[q] == chosen_q[q] && !reading_q[q] && !read_grant[q];
         end
       end
     end
   end
 
   // ---------------------------------------------------------------- what reads memory first
-  logic [Workers-1:0]    read_grant;
-  /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most workers
+  /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most queue pairs
   logic [3:0]            read_number;
   /* verilator lint_on UNUSEDSIGNAL */
   logic                  asks, read_q;
   logic [PlaceBits-1:0]  read_place_q;
   logic [ReadBits-1:0]   read_record;
 
-  assign asks    = asking_q != '0;
-  assign may_ask = read_ready_i && !asks && reading_q == '0;   // one at a time
+  assign asks = asking_q != '0;
 
-  round_robin #(.N(Workers)) u_read_robin (
+  round_robin #(.N(Queues)) u_read_robin (
     .clk_i, .rst_ni,
     .request_i (asking_q),
     .grant_o   (read_grant),
@@ -491,14 +418,13 @@ module completion_ring
   );
 
   always_ff @(posedge clk_i) begin
-    if (asks) read_place_q <= first_q[read_number[WorkerBits-1:0]];
+    if (asks) read_place_q <= first_q[(Queues == 1) ? '0 : read_number[QueueBits-1:0]];
     if (!rst_ni) begin
       read_q    <= 1'b0;
       reading_q <= '0;
     end else begin
       read_q <= asks;
-      if (asks)                             reading_q <= read_grant;
-      else if ((goes & reading_q) != '0)    reading_q <= '0;
+      if (asks || reading_q != '0) reading_q <= (reading_q & ~goes) | read_grant;
     end
   end
 
@@ -510,13 +436,11 @@ module completion_ring
   // Its turn comes in one cycle, its record is read in the next, and in a third it is put together. Of those whose turn came two
   // may wait to be read: so what holds the last step up reaches the first one a cycle later.
   typedef struct packed {
-    logic [WorkerBits-1:0] worker;
-    logic [NumberBits-1:0] number;
     logic [QueueBits-1:0]  pair;
     logic [PlaceBits-1:0]  place;
   } choice_t;
 
-  logic [Workers-1:0]    grant;
+  logic [Queues-1:0]     grant;
   logic [3:0]            number_unused;
   choice_t               choice, next_q, spare_q;
   logic                  chooses, next_valid_q, spare_valid_q, reads_record;
@@ -527,13 +451,12 @@ module completion_ring
   logic [16:0]           record_size_q;
   logic [15:0]           record_mask_q;
   logic [31:0]           record_tail_q;                  // … as long as that is on
-  logic [WorkerBits-1:0] record_worker_q;
   logic [PlaceBits-1:0]  record_place_q;
   /* verilator lint_off UNUSEDSIGNAL */  // what readback is told lies in a memory of its own
   done_t                 record_q;
   /* verilator lint_on UNUSEDSIGNAL */
 
-  round_robin #(.N(Workers)) u_round_robin (
+  round_robin #(.N(Queues)) u_round_robin (
     .clk_i, .rst_ni,
     .request_i (ready_q & placed),
     .grant_o   (grant),
@@ -546,8 +469,8 @@ module completion_ring
   always_comb begin
     choice = '0;
     if (grant != '0) begin
-      for (int w = 0; w < Workers; w++)
-        if (grant[w]) choice = choice | {WorkerBits'(w), chosen_q[w], first_pair_q[w], first_q[w]};
+      for (int q = 0; q < Queues; q++)
+        if (grant[q]) choice = choice | {QueueBits'(q), first_q[q]};
     end
   end
 
@@ -557,8 +480,7 @@ module completion_ring
   always_ff @(posedge clk_i) begin
     if (reads_record) begin
       {bad_q, wrote_q, record_q} <= record_mem[next_q.place];
-      fault_q             <= fault_mem[{next_q.worker, next_q.number}];
-      record_worker_q     <= next_q.worker;
+      fault_q             <= fault_mem[next_q.place];
       record_place_q      <= next_q.place;
       record_pair_q       <= next_q.pair;
       same_q              <= next_pair == (write ? take_pair : beat_pair);
@@ -595,7 +517,6 @@ module completion_ring
   assign beat_pair  = (Queues == 1) ? '0 : beat_queue_q;
   assign beat_on    = on[beat_pair];
   assign beat_goes  = beat_valid_o && beat_ready_i;
-  assign take_worker = record_worker_q;
   assign take_place  = record_place_q;
   assign take_pair   = (Queues == 1) ? '0 : record_pair_q;
 
@@ -609,19 +530,20 @@ module completion_ring
   assign blamed         = wrote_q && fault_q;
   assign answered       = record_q.reads;
   assign failed         = blamed || bad_q || (answered && answer_error_i != ERR_NONE);
+  assign answer_queue_o = 4'(take_pair);
   assign answer_taken_o = take && answered;
 
   always_ff @(posedge clk_i) begin
     if (take) begin
-      gone_worker_q <= take_worker;
-      gone_place_q  <= take_place;
+      gone_pair_q  <= take_pair;
+      gone_place_q <= take_place;
     end
     if (!rst_ni) begin
       gone_q <= 1'b0;
-      for (int w = 0; w < Workers; w++) left_q[w] <= '0;
+      for (int q = 0; q < Slots; q++) left_q[q] <= '0;
     end else begin
       gone_q <= take;
-      if (gone_q) left_q[gone_worker_q] <= left_q[gone_worker_q] + 1'b1;
+      if (gone_q) left_q[gone_pair_q] <= left_q[gone_pair_q] + 1'b1;
     end
   end
 
@@ -665,7 +587,7 @@ module completion_ring
   end
   assign tail_next    = tail + 32'd1;
   assign error_done_o = write && failed;
-  assign busy_o       = free_count != fresh_q || low_valid_q || high_valid_q;
+  assign busy_o       = free_count + (PlaceBits+1)'(Workers) != fresh_q || low_valid_q || high_valid_q;
 
   always_ff @(posedge clk_i) begin
     if (write) begin
@@ -732,9 +654,7 @@ module completion_ring
   assign flushes       = flushed_o != '0;
   assign places_change = chooses || merges || drop || flushes || beat_ack;
 
-  for (genvar w = 0; w < Workers; w++) begin : gen_placed
-    assign placed[w] = place_free_q[(Queues == 1) ? QueueBits'(0) : first_pair_q[w]];
-  end
+  assign placed = place_free_q[Queues-1:0];
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
@@ -882,26 +802,32 @@ module completion_ring
 
 `ifndef SYNTHESIS
   initial if ($bits(done_i) != DONE_BITS) $fatal(1, "core_pkg: DONE_BITS must be %0d", $bits(done_i));
-  // Lines counted as the arbiter counts them, and not by descriptor.
-  logic [LINE_COUNT_BITS-1:0] after_q [0:Depth-1];                    // lines that a record waits for
-  logic [LINE_COUNT_BITS-1:0] next_ack_q [0:(1 << WorkerBits)-1];     // the line that is acknowledged next; the first is 1
-  logic [LINE_COUNT_BITS-1:0] unacked;
-  assign unacked = take ? after_q[take_place] - next_ack_q[take_worker] : '0;
+  initial if ($bits(line_now) != LineBits) $fatal(1, "completion_ring: LineBits must be %0d", $bits(line_now));
+  // Lines of each queue pair by number, and not by descriptor.
+  int after_q [0:Depth-1];                   // those that a record waits for
+  int sent_q  [0:Slots-1];                   // those that have gone, …
+  int acked_q [0:Slots-1];                   // … and were acknowledged
   always_ff @(posedge clk_i) begin
-    if (push) after_q[place] <= done_after_i;
+    if (push) after_q[place] <= sent_q[push_pair] + int'(line_i);
     if (!rst_ni) begin
-      for (int w = 0; w < Workers; w++) next_ack_q[w] <= LINE_COUNT_BITS'(1);
-    end else if (line_ack) begin
-      next_ack_q[ack_id_i[WorkerBits-1:0]] <= next_ack_q[ack_id_i[WorkerBits-1:0]] + 1'b1;
+      for (int q = 0; q < Slots; q++) begin
+        sent_q[q]  <= 0;
+        acked_q[q] <= 0;
+      end
+    end else begin
+      if (line_i) sent_q[line_pair] <= sent_q[line_pair] + 1;
+      if (line_ack) acked_q[acked_pair] <= acked_q[acked_pair] + 1;
+      if (push && line_i && push_pair != line_pair)
+        $fatal(1, "R3 completion_ring: a descriptor of queue pair %0d ends with a line of %0d", done_i.pair, line_queue_i);
     end
     if (take && rst_ni) begin
       if (write && tail - head_q[take_pair] >= {15'd0, record_size_q})
         $fatal(1, "R4 completion_ring: one more completion in queue %0d of %0d that holds %0d", take_pair, record_size_q, tail - head_q[take_pair]);
       if (write && reserved_q[take_pair] == tail)
         $fatal(1, "R4 completion_ring: a completion of queue pair %0d for which no slot was reserved", take_pair);
-      if (!unacked[LINE_COUNT_BITS-1])
+      if (acked_q[take_pair] < after_q[take_place] && wrote_q)
         $fatal(1, "R3 completion_ring: a completion would overtake its tokens");
-      if (answered && !answer_i)
+      if (answered && !answer_i[take_pair])
         $fatal(1, "R3 completion_ring: what reads memory goes without its answer");
     end
     if (rst_ni && start_i && held_q[start_pair] != '0)

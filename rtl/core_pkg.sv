@@ -190,21 +190,17 @@ package core_pkg;
   // Widths of records that lie in memories; the modules that hold them check them.
   localparam int DONE_BITS = 237;
 
-  // AXI IDs of reads: descriptors have 0, readback the first of these, engine 1 the second.
-  localparam logic [5:0] READBACK_AXI_ID = 6'd1;
-  localparam logic [5:0] NPU_READ_AXI_ID = 6'd2;
-
-  // AXI IDs of writes: token lines carry the worker's number, completions this and their queue pair's.
+  // AXI IDs: a response that the bus withholds from one tenant stands before nobody else's, as AXI orders those of one ID alone.
+  // Of writes: token lines carry their queue pair's number, completions this and that, …
   localparam logic [5:0] COMPLETION_AXI_ID = 6'd16;
-
-  // Messages of interrupts this and their queue pair's.
+  // … messages of interrupts this and that, …
   localparam logic [5:0] MESSAGE_AXI_ID = 6'd32;
-
-  // Events this and their function's.
+  // … and events, and keys and values of engine 1, this and their function's.
   localparam logic [5:0] EVENT_AXI_ID = 6'd48;
-
-  // Keys and values of engine 1: the last one, so a device with it has at most 15 functions.
-  localparam logic [5:0] STORE_AXI_ID = 6'd63;
+  // Of reads: descriptors carry their queue pair's number, readback this and that, …
+  localparam logic [5:0] READBACK_AXI_ID = 6'd16;
+  // … and engine 1 this and its function's.
+  localparam logic [5:0] NPU_READ_AXI_ID = 6'd32;
 
   // AxCACHE and AxPROT of every burst. Normal, non-cacheable, non-bufferable: a write response comes from the final
   // destination, so that what it acknowledges is visible to the host. Unprivileged, non-secure, data.
@@ -213,11 +209,6 @@ package core_pkg;
 
   // Token lines and completions in flight on the write port, at most; and a message of each queue pair, and 256 events.
   localparam int MAX_WRITES = 128;
-
-  // Lines of a worker are counted modulo 2^LINE_COUNT_BITS, and differences have a sign. Lines may be acknowledged
-  // behind a completion that waits for an earlier one of its rollout (R5), as many as the completions behind it hold: up
-  // to 2^28 each, with log-probabilities.
-  localparam int LINE_COUNT_BITS = 41;
 
   // How many cycles before its certain end a worker asks for the next descriptor. Covers the dispatcher's latency, so
   // that a worker changes descriptors without losing a cycle.

@@ -1,7 +1,7 @@
 // Descriptor fetch: the read side of the AXI master. Any number of bursts may be in flight; desc_ring asks only
-// for what fits behind desc_check, so R is always ready. All its reads use ID 0 and therefore return in order: a FIFO of
-// the bursts in flight says which queue pair a beat belongs to. What was promised to the bus outlives a reset of the
-// device, and a disable of its queue pair, whose beats are then dropped.
+// for what fits behind desc_check, so R is always ready. Its reads have the number of their queue pair as ID: so those of one return in
+// order, and no queue pair's stand before another one's. What was promised to the bus outlives a reset of the device, and a disable of
+// its queue pair, whose beats are then dropped.
 module desc_fetch
   import core_pkg::*;
 #(
@@ -58,7 +58,7 @@ module desc_fetch
   assign on = (1 << QueueBits)'(on_i);
 
   // The request register of desc_ring is the AR register.
-  assign m_axi_arid      = '0;
+  assign m_axi_arid      = (Queues == 1) ? '0 : {2'b00, request_queue_i};
   assign m_axi_araddr    = request_addr_i;
   assign m_axi_arlen     = {3'd0, request_slots_i} - 8'd1;
   assign m_axi_arsize    = 3'd6;
@@ -69,13 +69,13 @@ module desc_fetch
   assign m_axi_arvalid   = request_i;
   assign request_ready_o = m_axi_arready;
 
-  logic                 beat, asked;
+  logic                 beat, asked, owed;
   logic [CountBits-1:0] in_flight_q;
   logic [3:0]           queue;
 
   assign asked        = request_i && m_axi_arready;
   assign m_axi_rready = 1'b1;
-  assign beat         = m_axi_rvalid && m_axi_rid == '0 && in_flight_q != '0;   // one that nobody waits for is dropped
+  assign beat         = m_axi_rvalid && m_axi_rid < 6'(Queues) && owed;   // one that nobody waits for is dropped
   assign fault_o      = beat && m_axi_rresp != '0;
   assign slot_valid_o = beat && on[queue[QueueBits-1:0]];
   assign slot_data_o  = m_axi_rdata;
@@ -91,32 +91,19 @@ module desc_fetch
     end
   end
 
-  // ---------------------------------------------------------------- bursts in flight, and of which queue pair
+  // ---------------------------------------------------------------- bursts in flight, of each queue pair
   if (Queues == 1) begin : gen_one
     assign queue  = '0;
+    assign owed   = in_flight_q != '0;
     assign busy_o = !idle_o;
   end else begin : gen_many
-    logic                 ended, some_unused, full_unused;
-    logic [QueueBits-1:0] oldest;
-    logic [CountBits-1:0] count_unused;
+    logic                 ended;
     logic [CountBits-1:0] bursts_q [0:Queues-1];
     logic [Queues-1:0]    begins, ends, some_q;
 
     assign ended = beat && m_axi_rlast;
-    assign queue = 4'(oldest);
-
-    sync_fifo #(.Width(QueueBits), .Depth(FetchDepth)) u_bursts (
-      .clk_i,
-      .rst_ni  (bus_rst_ni),
-      .clear_i (1'b0),
-      .push_i  (asked),
-      .data_i  (request_queue_i[QueueBits-1:0]),
-      .full_o  (full_unused),
-      .valid_o (some_unused),
-      .data_o  (oldest),
-      .pop_i   (ended),
-      .count_o (count_unused)
-    );
+    assign queue = m_axi_rid[3:0];
+    assign owed  = (some_q & Queues'(16'd1 << queue)) != '0;
 
     assign begins = asked ? Queues'(16'd1 << request_queue_i) : '0;
     assign ends   = ended ? Queues'(16'd1 << queue) : '0;
@@ -141,23 +128,26 @@ module desc_fetch
   end
 
 `ifndef SYNTHESIS
-  // RLAST must fall on the last beat of the oldest burst: a small mirror of the lengths in flight.
-  logic [4:0] left [0:FetchDepth-1];
-  logic [CountBits-2:0] oldest_q, newest_q;
+  // RLAST must fall on the last beat of the oldest burst of its queue pair: a small mirror of the lengths in flight.
+  logic [4:0] left [0:16*FetchDepth-1];
+  int         oldest_q [0:15];
+  int         newest_q [0:15];
   always_ff @(posedge clk_i) begin
     if (!bus_rst_ni) begin
-      oldest_q <= '0;
-      newest_q <= '0;
+      for (int q = 0; q < 16; q++) begin
+        oldest_q[q] <= 0;
+        newest_q[q] <= 0;
+      end
     end else begin
       if (asked) begin
-        left[newest_q] <= request_slots_i;
-        newest_q <= newest_q + 1'b1;
+        left[int'(request_queue_i) * FetchDepth + newest_q[request_queue_i] % FetchDepth] <= request_slots_i;
+        newest_q[request_queue_i] <= newest_q[request_queue_i] + 1;
       end
-      if (m_axi_rvalid && m_axi_rid == '0 && !beat) $fatal(1, "R3 desc_fetch: R beat without a read in flight");
+      if (m_axi_rvalid && m_axi_rid < 6'(Queues) && !beat) $fatal(1, "R3 desc_fetch: R beat without a read in flight");
       if (beat) begin
-        if (m_axi_rlast != (left[oldest_q] == 5'd1)) $fatal(1, "R3 desc_fetch: RLAST on the wrong beat");
-        left[oldest_q] <= left[oldest_q] - 5'd1;
-        if (m_axi_rlast) oldest_q <= oldest_q + 1'b1;
+        if (m_axi_rlast != (left[int'(queue) * FetchDepth + oldest_q[queue] % FetchDepth] == 5'd1)) $fatal(1, "R3 desc_fetch: RLAST on the wrong beat");
+        left[int'(queue) * FetchDepth + oldest_q[queue] % FetchDepth] <= left[int'(queue) * FetchDepth + oldest_q[queue] % FetchDepth] - 5'd1;
+        if (m_axi_rlast) oldest_q[queue] <= oldest_q[queue] + 1;
       end
     end
   end

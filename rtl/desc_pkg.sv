@@ -401,7 +401,7 @@ package desc_pkg;
 
   // Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins. Number and mask of each bit.
   // ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region (of
-  // the queue pair, or of its function) lies in no window of its function
+  // the queue pair, or of its function) is no whole lines of 64 bytes, or lies in no window of its function
   localparam int          FAULT_BAD_CONFIG_BIT = 0;
   localparam logic [31:0] FAULT_BAD_CONFIG = 32'h0000_0001;
   // the read of a descriptor, of tokens, of a policy, or of a sequence and its keys and values was answered

@@ -404,12 +404,14 @@ module mmio_regs
   endfunction
 
   // The regions, and which of them each window holds. R11: a region lies, whole, in one window; an empty one lies
-  // everywhere. Nothing wraps.
+  // everywhere. Nothing wraps: a window that does holds nothing.
   localparam int Own     = 6;
   localparam int Regions = Own + Models;
   logic [64*Regions-1:0]      base, size;
   logic [64*Windows-1:0]      window_base, window_size;
   logic [Windows*Regions-1:0] holds;
+  logic [Windows-1:0]         straight;    // it does not run past the end of all addresses
+  logic [64:0]                window_end;
   assign base[64*Own-1:0] = enabling ? {wr_queue_regs.sq_base, wr_queue_regs.cq_base, wr_queue_regs.token_base,
                                         wr_queue_regs.kv_base, wr_queue_regs.logp_base, wr_function_regs.eq_base} : '0;
   assign size[64*Own-1:0] = enabling ? {26'd0, wr_queue_regs.sq_size, 6'd0, 27'd0, wr_queue_regs.cq_size, 5'd0,
@@ -419,12 +421,16 @@ module mmio_regs
   assign window_size = enabling ? wr_function_regs.window_size : '0;
 
   always_comb begin
-    holds = '0;
+    holds      = '0;
+    straight   = '0;
+    window_end = '0;
     if (enabling) begin
       for (int k = 0; k < Windows; k++) begin
+        window_end  = {1'b0, window_base[64*k +: 64]} + {1'b0, window_size[64*k +: 64]};
+        straight[k] = !window_end[64] || window_end[63:0] == '0;
         for (int r = 0; r < Regions; r++)
           holds[Regions*k + r] = size[64*r +: 64] == '0
-            || (base[64*r +: 64] >= window_base[64*k +: 64]
+            || (straight[k] && base[64*r +: 64] >= window_base[64*k +: 64]
                 && base[64*r +: 64] - window_base[64*k +: 64] <= window_size[64*k +: 64]
                 && size[64*r +: 64] <= window_size[64*k +: 64] - (base[64*r +: 64] - window_base[64*k +: 64]));
       end
@@ -434,12 +440,13 @@ module mmio_regs
   // What has to hold, a bit each: a conditional of one bit would be looked at in every cycle.
   logic [Regions-1:0] fitting;
   logic [4:0]         sound;
-  logic               models_astray;       // a base of theirs is misaligned
+  logic               models_astray;       // a base of theirs is misaligned, or a size no whole lines
   assign fitting = holds[0 +: Regions] | holds[Regions +: Regions] | holds[2*Regions +: Regions];
   assign sound  = enabling
     ? {ring_ok(wr_queue_regs.sq_size), ring_ok(wr_queue_regs.cq_size), fitting == '1,
        {wr_queue_regs.sq_base[5:0], wr_queue_regs.cq_base[5:0], wr_queue_regs.token_base[5:0],
-        wr_queue_regs.kv_base[5:0], wr_queue_regs.logp_base[5:0]} == '0 && !models_astray,
+        wr_queue_regs.kv_base[5:0], wr_queue_regs.logp_base[5:0],
+        wr_queue_regs.token_size[5:0], wr_queue_regs.kv_size[5:0], wr_queue_regs.logp_size[5:0]} == '0 && !models_astray,
        wr_function_regs.eq_size == '0 || (ring_ok(wr_function_regs.eq_size) && wr_function_regs.eq_base[5:0] == '0)}
     : '0;
   assign config_ok = sound == '1;
@@ -508,7 +515,7 @@ module mmio_regs
     for (genvar r = 0; r < Models; r++) begin : gen_region
       assign base[64*(Own + r) +: 64] = enabling ? wr_models[128*r +: 64] : '0;
       assign size[64*(Own + r) +: 64] = enabling ? wr_models[128*r + 64 +: 64] : '0;
-      assign astray[r] = enabling && wr_models[128*r +: 6] != '0;
+      assign astray[r] = enabling && {wr_models[128*r +: 6], wr_models[128*r + 64 +: 6]} != '0;
     end
     assign models_astray = astray != '0;
 

@@ -8,7 +8,8 @@ module rl_runtime_top
   parameter int Workers         = 4,     // 1 to 16
   parameter int FetchDepth      = 128,   // descriptors buffered or being read, divided evenly among the queue pairs; a
                                          // power of two, 2 (with several queue pairs 8 for each) to 4096
-  parameter int CompletionDepth = 128,   // completions that wait for their tokens; a power of two, 2 per worker to 4096
+  parameter int CompletionDepth = 128,   // completions that wait for their tokens; a power of two, 2 per worker, and 1 per
+                                         // worker and 2 per queue pair, to 4096
   parameter int Engines         = 1,     // 2: with engine 1, a language model; 1: the hash policy alone
   parameter int Gangs           = 2,     // of engine 1: programs that run at a time, 1 to 4 …
   parameter int Contexts        = 4,     // … each for up to so many rollouts, or positions of a prompt, 1 to 8
@@ -88,12 +89,8 @@ module rl_runtime_top
     localparam bit FetchDepthMustBeAPowerOfTwoFrom2To4096 = {-1{1'b1}};   // ends the elaboration
   end
 
-  if (CompletionDepth < 2 * Workers || CompletionDepth > 4096 || (CompletionDepth & (CompletionDepth - 1)) != 0) begin : gen_bad_completion_depth
+  if (CompletionDepth < 2 * Workers || CompletionDepth < Workers + 2 * Queues || CompletionDepth > 4096 || (CompletionDepth & (CompletionDepth - 1)) != 0) begin : gen_bad_completion_depth
     localparam bit CompletionDepthMustBeAPowerOfTwoFrom2PerWorkerTo4096 = {-1{1'b1}};   // ends the elaboration
-  end
-
-  if (Engines > 1 && Functions == MAX_FUNCTIONS) begin : gen_no_id
-    localparam bit WithEngine1FunctionsMustBe1To15 = {-1{1'b1}};   // ends the elaboration: the last one's events have its ID
   end
 
   if (Engines < 1 || Engines > MAX_ENGINES) begin : gen_bad_engines
@@ -156,8 +153,9 @@ module rl_runtime_top
   /* verilator lint_on UNUSEDSIGNAL */
 
   // What reads the token region.
-  logic        readback_ready, readback_valid, readback_publishes, readback_model, answer, answer_taken;
-  logic [3:0]  readback_queue, back_owner, back_fault_queue, range_owner, range_number;
+  logic        readback_idle, readback_valid, readback_publishes, readback_model, answer_taken;
+  logic [Queues-1:0] answer;
+  logic [3:0]  readback_queue, answer_queue, back_queue, back_beat_queue, back_owner, back_fault_queue, range_owner, range_number;
   logic [31:0] readback_what, answer_result;
   logic [63:0] readback_addr, back_addr, range_of;
   logic [7:0]  answer_error;
@@ -168,7 +166,7 @@ module rl_runtime_top
   logic [63:0] fetch_addr;
   logic [7:0]  fetch_len;
   logic [3:0]  fetch_owner;
-  logic [5:0]  fetch_id_unused;
+  logic [5:0]  fetch_id;
   logic [Queues-1:0] switch_pairs;
   // Groups.
   logic        group_waits, refused, group_post, group_fills, group_ends, group_all, group_closes;
@@ -205,6 +203,7 @@ module rl_runtime_top
 
   // Completion side.
   logic [Workers-1:0] item_valid, item_has_line, item_has_done, item_take, delivered;
+  logic [4*Workers-1:0] pairs;
   logic         item_taken, item_logp, item_again;
   logic [3:0]   item_worker, assign_worker;
   logic [31:0]  item_digest;
@@ -214,9 +213,8 @@ module rl_runtime_top
   logic         line_waits, line_valid, done_valid;
   logic [Workers-1:0] line_ready, done_ready;
   done_t        done;
-  logic [LINE_COUNT_BITS-1:0] done_after;
   logic        release_cq, release_ok, completion_valid, completion_urgent, completion_ready;
-  logic        ack, ack_error, error_done, sent, writes_idle, posted, dropped;
+  logic        ack, ack_store, ack_error, error_done, sent, writes_idle, posted, dropped;
   logic [5:0]  ack_id;
   logic [1:0]  answered, visible, flushed;
   logic [3:0]  posted_queue, answered_queue, dropped_queue, flushed_queue;
@@ -250,7 +248,7 @@ module rl_runtime_top
   assign read_faults = (read_fault ? Queues'(16'd1 << slot_queue) : '0) | (back_fault ? Queues'(16'd1 << back_fault_queue) : '0)
                      | (npu_read_fault ? Queues'(16'd1 << npu_fault_queue) : '0);
   assign write_faults = line_fault | (npu_write_fault ? Queues'(16'd1 << npu_fault_queue) : '0);
-  assign store_ack   = Engines > 1 && ack && ack_id == STORE_AXI_ID;
+  assign store_ack   = Engines > 1 && ack && ack_store;
   assign read_beat   = fetch_beat || back_beat || burst_beat;
   assign reads_idle  = fetch_idle && back_idle && bursts_idle;
   assign slot_names  = slot_valid && (slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_DECODE || slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_PREFILL);
@@ -271,7 +269,7 @@ module rl_runtime_top
   end else begin : gen_rest
     logic busy, comes, moves;
     assign busy  = !inner_rst_n || (fetching | checking | aborting | draining | (active ^ on)) != '0
-                || fetch_valid || !fetch_idle || back_valid || !readback_ready || waiting != '0 || (running & ~npu_runs) != '0
+                || fetch_valid || !fetch_idle || back_valid || !readback_idle || waiting != '0 || (running & ~npu_runs) != '0
                 || item_valid != '0 || completing || !writes_idle || interrupts_move || events_move
                 || !s_axil_awready || !s_axil_wready || !s_axil_arready || s_axil_bvalid || s_axil_rvalid;
     assign comes = !m_axi_rst_ni || s_axil_awvalid || s_axil_wvalid || s_axil_arvalid || (m_axi_rvalid && !burst_beat) || m_axi_bvalid
@@ -417,7 +415,7 @@ module rl_runtime_top
     .request_queue_i (request_queue),
     .request_owner_i (request_owner),
     .request_ready_o (request_ready),
-    .m_axi_arid      (fetch_id_unused),
+    .m_axi_arid      (fetch_id),
     .m_axi_araddr    (fetch_addr),
     .m_axi_arlen     (fetch_len),
     .m_axi_arsize, .m_axi_arburst, .m_axi_arcache, .m_axi_arprot,
@@ -435,19 +433,22 @@ module rl_runtime_top
     .idle_o          (fetch_idle)
   );
 
-  read_arbiter #(.Engines(Engines)) u_read_arbiter (
+  read_arbiter #(.Queues(Queues), .Engines(Engines)) u_read_arbiter (
     .clk_i,
     .bus_rst_ni    (m_axi_rst_ni),
     .fetch_valid_i (fetch_valid),
+    .fetch_id_i    (fetch_id),
     .fetch_addr_i  (fetch_addr),
     .fetch_len_i   (fetch_len),
     .fetch_owner_i (fetch_owner),
     .fetch_ready_o (fetch_ready),
     .read_valid_i  (back_valid),
+    .read_queue_i  (back_queue),
     .read_addr_i   (back_addr),
     .read_owner_i  (back_owner),
     .read_ready_o  (back_ready),
     .beat_o        (back_beat),
+    .beat_queue_o  (back_beat_queue),
     .idle_o        (back_idle),
     .burst_valid_i (burst_valid),
     .burst_addr_i  (burst_addr),
@@ -746,6 +747,8 @@ module rl_runtime_top
       .burst_owner_o   (burst_owner),
       .burst_ready_i   (burst_ready),
       .beat_i          (burst_beat),
+      .beat_owner_i    (m_axi_rid[3:0]),
+      .beat_last_i     (m_axi_rlast),
       .data_i          (m_axi_rdata),
       .fault_i         (m_axi_rresp != '0),
       .reads_idle_o    (bursts_idle),
@@ -833,12 +836,12 @@ module rl_runtime_top
     .start_config_i      (start_config),
     .line_waits_i        (line_waits),
     .line_valid_i        (line_valid),
-    .line_worker_i       (item_worker),
     .line_queue_i        (line_queue),
     .line_addr_i         (line_addr),
     .line_first_i        (line_first),
     .line_last_i         (line_last),
     .line_data_i         (line_data),
+    .pairs_i             (pairs),
     .line_ready_o        (line_ready),
     .completion_valid_i  (completion_valid),
     .completion_urgent_i (completion_urgent),
@@ -868,6 +871,7 @@ module rl_runtime_top
     .store_ready_o       (store_ready),
     .ack_o               (ack),
     .ack_id_o            (ack_id),
+    .ack_store_o         (ack_store),
     .ack_error_o         (ack_error),
     .m_axi_awid, .m_axi_awaddr, .m_axi_awlen, .m_axi_awsize, .m_axi_awburst, .m_axi_awcache, .m_axi_awprot,
     .m_axi_awuser, .m_axi_awvalid, .m_axi_awready,
@@ -885,7 +889,6 @@ module rl_runtime_top
     .start_config_i (start_config),
     .start_models_i (start_models),
     .on_i           (on),
-    .ready_o        (readback_ready),
     .valid_i        (readback_valid),
     .queue_i        (readback_queue),
     .publishes_i    (readback_publishes),
@@ -893,14 +896,18 @@ module rl_runtime_top
     .what_i         (readback_what),
     .addr_i         (readback_addr),
     .done_o         (answer),
+    .done_queue_i   (answer_queue),
     .error_o        (answer_error),
     .result_o       (answer_result),
     .done_taken_i   (answer_taken),
+    .idle_o         (readback_idle),
     .read_valid_o   (back_valid),
+    .read_queue_o   (back_queue),
     .read_addr_o    (back_addr),
     .read_owner_o   (back_owner),
     .read_ready_i   (back_ready),
     .beat_i         (back_beat),
+    .beat_queue_i   (back_beat_queue),
     .beat_data_i    (m_axi_rdata),
     .beat_fault_i   (m_axi_rresp != '0),
     .fault_o        (back_fault),
@@ -939,9 +946,9 @@ module rl_runtime_top
     .reserve_queue_i  (look_queue),
     .line_i           (line_valid),
     .line_worker_i    (item_worker),
+    .line_queue_i     (line_queue),
     .done_valid_i     (done_valid),
     .done_i           (done),
-    .done_after_i     (done_after),
     .place_o          (done_place),
     .done_addr_i      ({line_addr[63:6], line_first, 2'b00}),
     .read_valid_o     (readback_valid),
@@ -950,11 +957,12 @@ module rl_runtime_top
     .read_model_o     (readback_model),
     .read_what_o      (readback_what),
     .read_addr_o      (readback_addr),
-    .read_ready_i     (readback_ready),
     .answer_i         (answer),
+    .answer_queue_o   (answer_queue),
     .answer_error_i   (answer_error),
     .answer_result_i  (answer_result),
     .answer_taken_o   (answer_taken),
+    .pairs_i          (pairs),
     .done_ready_o     (done_ready),
     .posted_o         (posted),
     .posted_queue_o   (posted_queue),
@@ -1094,7 +1102,7 @@ module rl_runtime_top
     .busy_o             (events_busy)
   );
 
-  work_context #(.Queues(Queues), .Engines(Engines)) u_work_context (
+  work_context #(.Queues(Queues), .Workers(Workers), .Engines(Engines)) u_work_context (
     .clk_i (clk_front),
     .rst_ni          (inner_rst_n),
     .start_i         (start),
@@ -1114,6 +1122,7 @@ module rl_runtime_top
     .digest_i        (item_digest),
     .how_i           (item_how),
     .delivered_i     (done_valid),
+    .pairs_o         (pairs),
     .line_queue_o    (line_queue),
     .line_addr_o     (line_addr),
     .line_first_o    (line_first),
@@ -1162,7 +1171,6 @@ module rl_runtime_top
     .line_valid_o (line_valid),
     .line_ready_i (line_ready),
     .done_valid_o (done_valid),
-    .done_after_o (done_after),
     .done_ready_i (done_ready)
   );
 

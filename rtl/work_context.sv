@@ -6,6 +6,7 @@ module work_context
   import core_pkg::*;
 #(
   parameter int Queues  = 1,
+  parameter int Workers = 4,
   parameter int Engines = 1
 ) (
   /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
@@ -33,6 +34,7 @@ module work_context
   input  logic [3:0]         how_i,
   input  logic               delivered_i,     // it ends the worker's oldest descriptor
 
+  output logic [4*Workers-1:0] pairs_o,       // early: the queue pair of each worker's oldest descriptor, where it has one
   output logic [3:0]         line_queue_o,
   output logic [63:0]        line_addr_o,
   output logic [3:0]         line_first_o,    // words that are written
@@ -166,6 +168,26 @@ module work_context
       if (assign_i)    newest_q[assign_worker_i] <= newest_q[assign_worker_i] + 1'b1;
       if (delivered_i) oldest_q[worker_i]        <= oldest_q[worker_i] + 1'b1;
       if (taken_i && !again_i) first_q[worker_i] <= delivered_i;
+    end
+  end
+
+  // Whose the oldest descriptor of each worker is.
+  if (Queues == 1) begin : gen_one_pair
+    assign pairs_o = '0;
+  end else begin : gen_pairs
+    logic [3:0]           pair_mem [0:MAX_WORKERS*(1 << PlaceBits)-1];
+    logic [MAX_WORKERS-1:0][3:0] pair_q;
+    logic [PlaceBits-1:0] second;
+    assign second  = delivered_i ? oldest_q[worker_i] + 1'b1 : '0;
+    assign pairs_o = pair_q[Workers-1:0];
+    always_ff @(posedge clk_i) begin
+      if (assign_i) pair_mem[{assign_worker_i, newest_q[assign_worker_i]}] <= echo_i.pair;
+      if (delivered_i) pair_q[worker_i] <= pair_mem[{worker_i, second}];
+      // It is the only one, or will be.
+      if (assign_i && (newest_q[assign_worker_i] == oldest_q[assign_worker_i]
+                       || (delivered_i && worker_i == assign_worker_i && newest_q[assign_worker_i] == second)))
+        pair_q[assign_worker_i] <= echo_i.pair;
+      if (!rst_ni) pair_q <= '0;
     end
   end
 

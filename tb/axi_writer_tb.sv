@@ -1,6 +1,7 @@
 // axi_writer on a memory with stalls and latency: every beat reaches the bus once with its address, ID, strobes and
 // data, in order per source, and with the function of its queue pair; an urgent completion goes before token lines, another one behind them, and a message
-// before all; never more than MAX_WRITES token lines in flight; idle says when nothing is left.
+// before all; never more than MAX_WRITES token lines in flight; idle says when nothing is left. Of the responses of a function's ID it
+// says which are those of an engine's lines.
 module axi_writer_tb;
   import bench_pkg::*;
   import core_pkg::*;
@@ -16,6 +17,7 @@ module axi_writer_tb;
 
   logic         line_waits = 1'b0, line_valid, want = 1'b0;
   logic [15:0]  line_ready;
+  logic [63:0]  pairs = '0;
   logic [3:0]   line_worker = '0, line_first = '0, line_last = '0, completion_first = '0, completion_last = '0;
   logic [63:0]  line_addr = '0, completion_addr = '0;
   logic [511:0] line_data = '0, completion_data = '0;
@@ -34,6 +36,14 @@ module axi_writer_tb;
   logic [63:0]  event_addr = '0;
   logic [255:0] event_data = '0;
   int           events = 0, events_acked = 0, events_behind = 0;
+  logic         store_valid = 1'b0, store_urgent = 1'b0, store_ready, took_store, ack_store;
+  logic [3:0]   store_owner = '0;
+  logic [63:0]  store_addr = '0, store_strobe = '0;
+  logic [511:0] store_data = '0;
+  int           stores = 0, stores_acked = 0, stores_behind = 0;
+  logic         kind [0:16*Many-1];     // of the writes of each function's ID: a store
+  int           kinds_in [0:15], kinds_out [0:15];
+  initial for (int f = 0; f < 16; f++) begin kinds_in[f] = 0; kinds_out[f] = 0; end
   logic [63:0]  awaddr, wstrb;
   logic [7:0]   awlen;
   logic [2:0]   awsize;
@@ -47,9 +57,9 @@ module axi_writer_tb;
 
   assign line_valid = line_waits && want && line_ready[line_worker];
 
-  axi_writer #(.Queues(Queues), .Workers(16)) u_writer (
+  axi_writer #(.Queues(Queues), .Workers(16), .Engines(2)) u_writer (
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config),
-    .line_queue_i(line_queue), .completion_queue_i(completion_queue), .m_axi_awuser(awuser), .line_waits_i(line_waits), .line_valid_i(line_valid), .line_worker_i(line_worker),
+    .line_queue_i(line_queue), .completion_queue_i(completion_queue), .m_axi_awuser(awuser), .line_waits_i(line_waits), .line_valid_i(line_valid), .pairs_i(pairs),
     .line_addr_i(line_addr), .line_first_i(line_first), .line_last_i(line_last), .line_data_i(line_data),
     .line_ready_o(line_ready), .completion_valid_i(completion_valid), .completion_urgent_i(completion_urgent),
     .completion_addr_i(completion_addr), .completion_first_i(completion_first), .completion_last_i(completion_last),
@@ -57,7 +67,8 @@ module axi_writer_tb;
     .message_valid_i(message_valid), .message_queue_i(message_queue), .message_addr_i(message_addr), .message_data_i(message_data),
     .message_ready_o(message_ready), .event_valid_i(event_valid), .event_urgent_i(event_urgent), .event_owner_i(event_owner),
     .event_addr_i(event_addr), .event_data_i(event_data), .event_ready_o(event_ready),
-    .store_valid_i(1'b0), .store_urgent_i(1'b0), .store_owner_i(4'd0), .store_addr_i(64'd0), .store_data_i(512'd0), .store_strobe_i(64'd0), .ack_o(ack), .ack_id_o(ack_id),
+    .store_valid_i(store_valid), .store_urgent_i(store_urgent), .store_owner_i(store_owner), .store_addr_i(store_addr), .store_data_i(store_data),
+    .store_strobe_i(store_strobe), .store_ready_o(store_ready), .ack_store_o(ack_store), .ack_o(ack), .ack_id_o(ack_id),
     .ack_error_o(ack_error), .m_axi_awid(awid), .m_axi_awaddr(awaddr), .m_axi_awlen(awlen), .m_axi_awsize(awsize),
     .m_axi_awburst(awburst), .m_axi_awvalid(awvalid), .m_axi_awready(awready), .m_axi_wdata(wdata),
     .m_axi_wstrb(wstrb), .m_axi_wlast(wlast), .m_axi_wvalid(wvalid), .m_axi_wready(wready), .m_axi_bid(bid),
@@ -87,7 +98,7 @@ module axi_writer_tb;
   int           users = 0;
   logic [63:0]  want_addr [0:Many-1], want_strb [0:Many-1];
   logic [511:0] want_data [0:Many-1];
-  int           pushed = 0, seen = 0, acked = 0, stall_line, completion_percent, completions_out = 0, most = 0, k;
+  int           w, pushed = 0, seen = 0, acked = 0, stall_line, completion_percent, completions_out = 0, most = 0, k;
   logic         took_line, took_completion, took_message;
   int           messages = 0, messages_acked = 0;
   logic [Queues-1:0] message_out = '0;  // of these queue pairs one is in flight
@@ -113,7 +124,14 @@ module axi_writer_tb;
 
   always @(posedge clk) if (rst_n && started) begin
     if (ack) acked = acked + 1;
-    if (ack && ack_id >= EVENT_AXI_ID) events_acked = events_acked + 1;
+    if (ack_store && !(ack && ack_id >= EVENT_AXI_ID)) fail("R24: a response of another ID is taken as that of a store");
+    if (ack && ack_id >= EVENT_AXI_ID) begin
+      k = int'(ack_id - EVENT_AXI_ID);
+      if (ack_store !== kind[k*Many + kinds_out[k] % Many]) fail("R24: the response of an event is taken as that of a store, or the other way round");
+      kinds_out[k] = kinds_out[k] + 1;
+      if (ack_store) stores_acked = stores_acked + 1;
+      else           events_acked = events_acked + 1;
+    end
     else if (ack && ack_id >= MESSAGE_AXI_ID) begin
       messages_acked = messages_acked + 1;
       message_out[ack_id - MESSAGE_AXI_ID] = 1'b0;
@@ -124,6 +142,20 @@ module axi_writer_tb;
     took_line       = line_valid;
     took_message    = message_valid && message_ready;
     took_event      = event_valid && event_ready;
+    took_store      = store_valid && store_ready;
+    if (store_valid && store_urgent && (line_ready != 0 || completion_ready || event_ready)) fail("something may pass an urgent store");
+    if (took_store && !store_urgent && (line_waits || completion_valid || event_valid)) fail("a store passes what waits");
+    if (took_store && (took_line || took_completion || took_event || took_message)) fail("two beats in one cycle, one of them a store");
+    if (took_store) begin
+      record(EVENT_AXI_ID + store_owner, store_owner, store_addr, store_strobe, store_data);
+      stores = stores + 1;
+      if (store_urgent && (line_waits || completion_valid || event_valid)) stores_behind = stores_behind + 1;
+    end
+    if (took_store || took_event) begin
+      k = took_store ? int'(store_owner) : int'(event_owner);
+      kind[k*Many + kinds_in[k] % Many] = took_store;
+      kinds_in[k] = kinds_in[k] + 1;
+    end
     if (message_valid && (line_ready != 0 || completion_ready || event_ready)) fail("something may pass a message");
     if (event_valid && event_urgent && (line_ready != 0 || completion_ready)) fail("R23: something may pass an urgent event");
     if (took_event && !event_urgent && (line_waits || completion_valid)) fail("R23: an event passes what waits");
@@ -143,7 +175,7 @@ module axi_writer_tb;
     if (completion_valid && completion_urgent && completion_ready && line_ready != 0) fail("a line may pass an urgent completion");
     if (took_completion && !completion_urgent && line_waits) fail("half a completion beat passes a token line");
     if (took_completion) record(COMPLETION_AXI_ID + completion_queue, owner_of(completion_queue), completion_addr, strobe(completion_first, completion_last), completion_data);
-    if (took_line) record({2'b00, line_worker}, owner_of(line_queue), line_addr, strobe(line_first, line_last), line_data);
+    if (took_line) record(6'(line_queue), owner_of(line_queue), line_addr, strobe(line_first, line_last), line_data);
     if (awvalid && awready) begin
       expect_eq("AWUSER", awuser, want_user[users % Many]);
       users = users + 1;
@@ -157,7 +189,7 @@ module axi_writer_tb;
       if (accept_data !== want_data[k]) fail("wrong data");
       seen = seen + 1;
     end
-    k = (pushed - messages - events) - (acked - messages_acked - events_acked);
+    k = (pushed - messages - events - stores) - (acked - messages_acked - events_acked - stores_acked);
     if (k - completions_out > most) most = k - completions_out;
     if (k - completions_out > MAX_WRITES) fail($sformatf("%0d token lines in flight", k - completions_out));
 
@@ -175,11 +207,22 @@ module axi_writer_tb;
       event_addr   <= Base + 32 * below(2 * Lines);
       event_data   <= {8{rnd()}};
     end else if (chance(5)) event_urgent <= 1'b1;             // it has waited long enough
+    if (!store_valid || took_store) begin
+      store_valid  <= started && completion_percent != 0 && stores - stores_acked < 32 && chance(30);
+      store_urgent <= chance(20);
+      store_owner  <= 4'(below(16));
+      store_addr   <= Base + 64 * below(Lines);
+      store_data   <= {16{rnd()}};
+      store_strobe <= chance(50) ? '1 : 64'hF << 4 * below(16);
+    end else if (chance(5)) store_urgent <= 1'b1;
     want <= !chance(stall_line);
     if (!line_waits || took_line || !line_ready[line_worker]) begin
       line_waits  <= !chance(stall_line);
-      line_worker <= rnd();
-      line_queue  <= below(Queues);
+      k = below(16);
+      w = below(Queues);
+      line_worker <= k;
+      line_queue  <= w;
+      pairs[4*k +: 4] <= w;
       line_addr   <= Base + 64 * below(Lines);
       line_data   <= {16{rnd()}};
       k = below(16);
@@ -234,6 +277,7 @@ module axi_writer_tb;
     if (acked != pushed || seen != pushed) fail($sformatf("idle with %0d of %0d acknowledged", acked, pushed));
     u_protocol.expect_balanced;
     if (events < 200 || events_behind < 50) fail($sformatf("only %0d events, %0d of them before others", events, events_behind));
+    if (stores < 200 || stores_behind < 30) fail($sformatf("only %0d stores, %0d of them before others", stores, stores_behind));
     if (messages < 200) fail($sformatf("only %0d messages", messages));
     if (most != MAX_WRITES) fail($sformatf("at most %0d writes were in flight: the limit was not reached", most));
     finish_bench("axi_writer_tb");

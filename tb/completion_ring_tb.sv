@@ -1,5 +1,5 @@
-// completion_ring: records of three queue pairs come out once each, in order per worker and per rollout, each in its slot
-// with its phase; not before its token lines are acknowledged, both across 2^32 (R13). A slot is given away only when there is
+// completion_ring: records of three queue pairs, run by four workers whose lines mix, come out once each, in the order in which they came
+// in of their queue pair, each in its slot with its phase; not before its token lines are acknowledged, both across 2^32 (R13). A slot is given away only when there is
 // one (R4), and slot_o says so. A faulty line marks the record of the descriptor that it belongs to, and no other (R6).
 // Releases good and bad, what is visible and what asked, by queue pair. Responses of different queue pairs come in any order.
 // Completions of a queue pair that is turned off are dropped, each told once, and those of the others go on. What belongs to a group is told as it takes its slot, and whether it ends its member; what is said
@@ -30,8 +30,9 @@ module completion_ring_tb;
   logic                       release_now = 1'b0, release_ok, reserve, done_valid, want_done = 1'b0, posted, dropped;
   logic [Workers-1:0]         done_ready;
   done_t                      done = '0;
-  logic [LINE_COUNT_BITS-1:0] done_after = '0;
   logic                       line = 1'b0, last_line = 1'b0;   // a line goes; the record's last goes with it
+  logic [3:0]                 line_worker = '0, line_queue = '0;
+  logic [4*Workers-1:0]       pairs = '0;
   logic                       beat_valid, beat_urgent, beat_ready, want_beat = 1'b0;
   logic [63:0]                beat_addr;
   logic [3:0]                 beat_first, beat_last;
@@ -42,34 +43,38 @@ module completion_ring_tb;
   logic                       finish, finish_slot;
   logic [3:0]                 finish_queue;
 
-  // Readback: one at a time, with an answer some cycles later.
-  logic                       read_valid, read_publishes, read_model, read_ready = 1'b1, answer = 1'b0, answer_taken;
-  logic [3:0]                 read_queue;
-  logic [31:0]                read_what, answer_result = '0;
+  // Readback: one of each queue pair, with an answer some cycles later.
+  logic                       read_valid, read_publishes, read_model, answer_taken;
+  logic [Queues-1:0]          answer = '0, reading = '0;
+  logic [3:0]                 read_queue, answer_queue;
+  logic [31:0]                read_what, answer_result;
   logic [63:0]                done_addr = '0, read_addr;
-  logic [7:0]                 answer_error = '0;
-  logic                       reading = 1'b0, answered_slot;
-  int                         read_record, reads_seen = 0, reads_dropped = 0;
+  logic [7:0]                 answer_error;
+  int                         read_record [0:Queues-1], reads_seen = 0, reads_dropped = 0, reads_together = 0;
   logic [63:0]                addr_of [0:Many-1];
   logic                       error_done;
   logic                       group, group_fills, group_ends, group_all, closes, coin = 1'b0;
   logic [ENTRY_BITS-1:0]      group_entry;
   logic [5:0]                 group_member;
   assign closes = group && coin;
+  logic [8*Queues-1:0]        errors = '0;
+  logic [32*Queues-1:0]       results = '0;
+  assign answer_error  = answer[answer_queue] ? errors[8*answer_queue +: 8] : 8'd0;
+  assign answer_result = answer[answer_queue] ? results[32*answer_queue +: 32] : 32'd0;
 
   // A record comes in, and in the same cycle a slot is given away for it: in the device long before.
   assign done_valid = want_done && done_ready[done.worker_id[1:0]];
   assign reserve    = want_reserve && slot_free[reserve_queue] && on[reserve_queue];
   logic want_reserve = 1'b0;
 
-  completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(8)) u_ring (
+  completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(16)) u_ring (
     .clk_i(clk), .rst_ni(rst_n), .bus_rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue),
     .start_config_i(start_config), .on_i(on), .release_i(release_now), .release_queue_i(release_queue),
     .release_head_i(release_head), .release_ok_o(release_ok), .slot_o(slot_free), .reserve_i(reserve),
-    .reserve_queue_i(reserve_queue), .line_i(line || (last_line && done_valid)), .line_worker_i(done.worker_id[3:0]),
-    .done_valid_i(done_valid), .done_i(done), .done_after_i(done_after),
+    .reserve_queue_i(reserve_queue), .line_i(line || (last_line && done_valid)), .line_worker_i(line_worker), .line_queue_i(line_queue),
+    .done_valid_i(done_valid), .done_i(done), .pairs_i(pairs),
     .done_addr_i(done_addr), .read_valid_o(read_valid), .read_queue_o(read_queue), .read_publishes_o(read_publishes),
-    .read_model_o(read_model), .read_what_o(read_what), .read_addr_o(read_addr), .read_ready_i(read_ready), .answer_i(answer),
+    .read_model_o(read_model), .read_what_o(read_what), .read_addr_o(read_addr), .answer_i(answer), .answer_queue_o(answer_queue),
     .answer_error_i(answer_error), .answer_result_i(answer_result), .answer_taken_o(answer_taken),
     .done_ready_o(done_ready), .posted_o(posted), .posted_queue_o(posted_queue), .sq_head_i(sq_head + 32'd1000 * posted_queue),
     .group_o(group), .group_entry_o(group_entry), .group_fills_o(group_fills), .group_ends_o(group_ends), .group_all_o(group_all),
@@ -91,16 +96,23 @@ module completion_ring_tb;
 
   // ---------------------------------------------------------------- records, in the order in which they come in
   logic [DONE_BITS-1:0] record [0:Many-1];
-  int                   from_line [0:Many-1], to_line [0:Many-1];   // its worker's lines: from < line <= to
+  int                   run_of [0:Many-1];                         // the run that it ends
   logic                 gone [0:Many-1];
   int                   oldest = 0;                                // record that has not gone
-  int                   list [0:Workers*Many-1];                   // records of each worker
-  int                   into [0:Workers-1], out_of [0:Workers-1];
+  int                   list [0:Queues*Many-1];                    // records of each queue pair
+  int                   into [0:Queues-1], out_of [0:Queues-1];
   int                   pushed = 0;
-  // Lines per worker.
-  int                   due [0:Workers-1];         // lines whose acknowledgement was shown
-  int                   issued [0:Workers-1], acked [0:Workers-1], claimed [0:Workers-1];
-  logic                 faulty [0:Workers*Many-1];
+  // What each worker runs, and lines of it that are to go before its end.
+  logic [DONE_BITS-1:0] run_done [0:Workers-1];
+  logic [63:0]          run_addr [0:Workers-1];
+  int                   run_number [0:Workers-1], run_left [0:Workers-1], runs = 0;
+  logic                 run_some [0:Workers-1], run_last [0:Workers-1];
+  int                   run_to [0:Many-1];                         // its last line, by its queue pair's count; 0: it has none
+  logic                 run_faulty [0:Many-1];
+  // Lines of each queue pair, by number: the run that they belong to.
+  int                   due [0:Queues-1];          // lines whose acknowledgement was shown
+  int                   issued [0:Queues-1], acked [0:Queues-1];
+  int                   line_run [0:Queues*Many-1];
   // Of each queue pair.
   logic [16:0]          size [0:Queues-1];
   logic [31:0]          start_index [0:Queues-1], my_head [0:Queues-1], last_sq_head [0:Queues-1];
@@ -120,27 +132,25 @@ module completion_ring_tb;
   endfunction
 
   initial begin
-    for (int k = 0; k < Workers; k++) begin
-      issued[k] = 0; acked[k] = 0; claimed[k] = 0; into[k] = 0; out_of[k] = 0; due[k] = 0;
-    end
+    for (int k = 0; k < Workers; k++) run_some[k] = 1'b0;
     for (int k = 0; k < Queues; k++) begin
+      issued[k] = 0; acked[k] = 0; into[k] = 0; out_of[k] = 0; due[k] = 0;
       beats_out[k] = 0; beats_acked[k] = 0; beats_due[k] = 0; left[k] = 0; reserved[k] = 0; given[k] = 0; sent[k] = 0; seen[k] = 0;
       size[k] = 2; start_index[k] = 0; my_head[k] = 0; last_sq_head[k] = 0;
     end
   end
 
-  // The next record, of a queue pair that has given away a slot for it. Its lines go one by one before it, the last with it
-  // or not.
-  task automatic show_record(output logic some);
-    q    = below(Queues);
-    some = on[q] && given[q] < reserved[q];
-    if (some) begin
+  // A worker begins with the next record, of a queue pair that has given away a slot for it. Its lines go one by one before it, among
+  // those of the others, the last with it or not.
+  task automatic begin_run(input int worker);
+    q = below(Queues);
+    run_some[worker] = on[q] && given[q] < reserved[q];
+    if (run_some[worker]) begin
       given[q] = given[q] + 1;
       left[q]  = left[q] + 1;
-      w = below(Workers);
       next = {rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
       next.flags[CFLAG_GROUP_DONE_BIT] = 1'b0;
-      next.worker_id = w;
+      next.worker_id = worker;
       next.pair      = q;
       if (chance(70)) next.rollout_id = below(5);
       next.status    = chance(80) ? STATUS_DONE : STATUS_ERROR;
@@ -149,22 +159,33 @@ module completion_ring_tb;
       next.reads     = next.status != STATUS_ERROR && chance(20);
       next.publishes = next.reads && next.publishes;
       if (next.reads) next.belongs = 1'b0;       // REWARD and POLICY are of no group
-      done_addr <= {rnd(), rnd()};
+      run_done[worker] = next;
+      run_addr[worker] = {rnd(), rnd()};
       // What reads memory has none.
-      lines_left = (next.reads || chance(40)) ? 0 : between(1, 4);
-      last_now = lines_left != 0 && chance(50);
-      last_line <= last_now;
-      if (last_now) lines_left = lines_left - 1;
-      done <= next;
+      run_left[worker] = (next.reads || chance(40)) ? 0 : between(1, 4);
+      run_last[worker] = run_left[worker] != 0 && chance(50);
+      if (run_last[worker]) run_left[worker] = run_left[worker] - 1;
+      run_number[worker] = runs;
+      run_to[runs % Many]     = 0;
+      run_faulty[runs % Many] = 1'b0;
+      runs = runs + 1;
+      pairs[4*worker +: 4] <= q;
     end
   endtask
 
-  // The oldest record of a worker leaves, written or dropped; gives its number.
-  task automatic leave(input int worker, output int r);
-    if (out_of[worker] == into[worker]) fail("R3: a completion from nowhere");
-    r              = list[worker*Many + out_of[worker] % Many];
-    out_of[worker] = out_of[worker] + 1;
-    next           = record[r];
+  // A line of what a worker runs has gone.
+  task automatic note_line(input int worker, input int pair);
+    issued[pair] = issued[pair] + 1;
+    line_run[pair*Many + issued[pair] % Many] = run_number[worker];
+    run_to[run_number[worker] % Many] = issued[pair];
+  endtask
+
+  // The oldest record of a queue pair leaves, written or dropped; gives its number.
+  task automatic leave(input int pair, output int r);
+    if (out_of[pair] == into[pair]) fail("R3: a completion from nowhere");
+    r            = list[pair*Many + out_of[pair] % Many];
+    out_of[pair] = out_of[pair] + 1;
+    next         = record[r];
     left[next.pair] = left[next.pair] - 1;
     for (int k = oldest; k != pushed && k % Many != r; k++)
       if (!gone[k % Many] && {record[k % Many][DONE_BITS-1 -: 4], record[k % Many][Rollout +: 32]} == {next.pair, next.rollout_id})
@@ -172,14 +193,13 @@ module completion_ring_tb;
     gone[r] = 1'b1;
     if (next.reads !== answer_taken) fail($sformatf("record %0d goes, and an answer is taken: %b", r, answer_taken));
     if (next.reads) begin
-      if (!reading || !answer || read_record != r) fail($sformatf("record %0d goes without its answer", r));
-      reading      = 1'b0;
-      answer     <= 1'b0;
-      read_ready <= 1'b1;
+      if (answer_queue !== next.pair || !reading[pair] || !answer[pair] || read_record[pair] != r) fail($sformatf("record %0d goes without its answer", r));
+      reading[pair] = 1'b0;
+      answer[pair] <= 1'b0;
       if (!on[next.pair]) reads_dropped = reads_dropped + 1;
     end
     while (oldest != pushed && gone[oldest % Many]) oldest = oldest + 1;
-    if (acked[worker] < to_line[r]) fail($sformatf("R3: a completion overtakes line %0d of worker %0d", to_line[r], worker));
+    if (acked[pair] < run_to[run_of[r] % Many]) fail($sformatf("R3: a completion overtakes line %0d of queue pair %0d", run_to[run_of[r] % Many], pair));
   endtask
 
   // R18: a user of a policy slot is one until its completion is posted or dropped.
@@ -191,7 +211,6 @@ module completion_ring_tb;
   task automatic check_slot(input int pair, input logic [255:0] data);
     int r;
     slot = data;
-    w    = int'(slot.worker_id) % Workers;
     r    = put[put_head % Many];        // what was put together last
     next = record[r];
     if (put_closes[put_head % Many]) begin
@@ -206,8 +225,7 @@ module completion_ring_tb;
     index = start_index[pair] + sent[pair];
     if (index - my_head[pair] >= size[pair]) fail($sformatf("R4: completion %h overwrites a slot, head %h", index, my_head[pair]));
     // Faulty lines of its own mark it, and no others.
-    blamed = 1'b0;
-    for (int k = from_line[r] + 1; k <= to_line[r]; k++) if (faulty[w*Many + k % Many]) blamed = 1'b1;
+    blamed = run_faulty[run_of[r] % Many];
     if (blamed) faulty_seen = faulty_seen + 1;
     if (next.reads) begin
       next.result = result_of[r];
@@ -238,10 +256,8 @@ module completion_ring_tb;
     total_sent = total_sent + 1;
   endtask
 
-  logic [Workers-1:0] was_empty = '0;
-  logic last_now = 1'b0;
-  logic some_record = 1'b0;
-  int   lines_left = 0, faulty_seen = 0;   // lines that go before the record; records that are blamed
+  logic [Queues-1:0] was_empty = '0;
+  int   faulty_seen = 0;                // records that are blamed
   int   put [0:Many-1];                 // records that were put together and are not written
   int   put_head = 0, put_tail = 0, closed = 0;
   logic put_closes [0:Many-1], put_ends [0:Many-1], told_ends;
@@ -250,9 +266,11 @@ module completion_ring_tb;
   logic [31:0] result_of [0:Many-1];
   always @(posedge clk) if (rst_n && !resting) begin
     sq_head <= sq_head + below(2);
-    for (int k = 0; k < Workers; k++)
-      if (into[k] == out_of[k] && was_empty[k] && !done_ready[k]) fail($sformatf("worker %0d has no place of its own", k));
-    for (int k = 0; k < Workers; k++) was_empty[k] = into[k] == out_of[k];   // its last place is free a cycle later
+    for (int k = 0; k < Workers; k++) begin
+      q = int'(pairs[4*k +: 4]);
+      if (into[q] == out_of[q] && was_empty[q] && !done_ready[k]) fail($sformatf("queue pair %0d has no place of its own", q));
+    end
+    for (int k = 0; k < Queues; k++) was_empty[k] = into[k] == out_of[k];   // its last place is free a cycle later
     q = int'(state_queue);
     if (on[q] && head !== my_head[q]) fail($sformatf("head of %0d is %h, expected %h", q, head, my_head[q]));
     if (error_done) errors_told = errors_told + 1;
@@ -322,7 +340,7 @@ module completion_ring_tb;
       put_head   = put_head + int'(flushed);
     end
     if (posted) begin
-      leave(int'(u_ring.take_worker), flush_r);
+      leave(int'(u_ring.take_pair), flush_r);
       check_user;
       if (next.pair !== posted_queue) fail("the wrong completion is put together");
       put[put_tail % Many] = flush_r;
@@ -336,40 +354,33 @@ module completion_ring_tb;
     if (dropped) begin
       if (on[dropped_queue]) fail("R12: a completion is dropped and its queue pair is on");
       drops_seen = drops_seen + 1;
-      leave(int'(u_ring.take_worker), flush_r);
+      leave(int'(u_ring.take_pair), flush_r);
       check_user;
       if (next.pair !== dropped_queue) fail("R12: the wrong completion is dropped");
     end
 
-    // Readback gets what is first of its worker, behind all of its rollout, when its lines are acknowledged.
+    // Readback gets what is first of its queue pair when its lines are acknowledged.
     if (read_valid) begin
       reads_seen = reads_seen + 1;
-      if (reading || !read_ready) fail("two descriptors are read for at a time");
-      read_record = -1;
-      for (int k = 0; k < Workers; k++) if (out_of[k] != into[k]) begin
-        flush_r = list[k*Many + out_of[k] % Many];
-        next    = record[flush_r];
-        if (next.reads && addr_of[flush_r] === read_addr) begin
-          read_record = flush_r;
-          if (acked[k] < to_line[flush_r]) fail("R3: a descriptor is read for ahead of its worker's lines");
-        end
-      end
-      if (read_record < 0) fail("what is read for is first of no worker");
-      else begin
-        next = record[read_record];
-        if ({read_queue, read_publishes, read_model, read_what} !== {next.pair, next.publishes, next.reward_model_id[0], next.result})
-          fail("R3: readback is told something else than the record says");
-        for (int k = oldest; k != pushed && k % Many != read_record; k++)
-          if (!gone[k % Many] && {record[k % Many][DONE_BITS-1 -: 4], record[k % Many][Rollout +: 32]} == {next.pair, next.rollout_id})
-            fail($sformatf("R5: record %0d is read for before %0d of its rollout has gone", read_record, k));
-      end
-      reading     = 1'b1;
-      read_ready <= 1'b0;
-      error_of[read_record]  = chance(60) ? ERR_NONE : chance(50) ? ERR_DMA_FAULT : ERR_BAD_POLICY;
-      result_of[read_record] = rnd();
-      answer_error  <= error_of[read_record];
-      answer_result <= result_of[read_record];
-    end else if (reading && !answer && chance(15)) answer <= 1'b1;
+      q = int'(read_queue);
+      if (reading[q]) fail("two descriptors of a queue pair are read for at a time");
+      if (reading != 0) reads_together = reads_together + 1;
+      if (out_of[q] == into[q]) fail("what is read for is not there");
+      flush_r = list[q*Many + out_of[q] % Many];
+      next    = record[flush_r];
+      if (!next.reads || addr_of[flush_r] !== read_addr) fail("R5: what is read for is not first of its queue pair");
+      if (acked[q] < run_to[run_of[flush_r] % Many]) fail("R3: a descriptor is read for ahead of its lines");
+      if ({read_queue, read_publishes, read_model, read_what} !== {next.pair, next.publishes, next.reward_model_id[0], next.result})
+        fail("R3: readback is told something else than the record says");
+      read_record[q] = flush_r;
+      reading[q]     = 1'b1;
+      error_of[flush_r]  = chance(60) ? ERR_NONE : chance(50) ? ERR_DMA_FAULT : ERR_BAD_POLICY;
+      result_of[flush_r] = rnd();
+      errors[8*q +: 8]    <= error_of[flush_r];
+      results[32*q +: 32] <= result_of[flush_r];
+    end else begin
+      for (int k = 0; k < Queues; k++) if (reading[k] && !answer[k] && chance(15)) answer[k] <= 1'b1;
+    end
 
     // The host.
     if (release_now) begin
@@ -393,61 +404,58 @@ module completion_ring_tb;
     want_reserve  <= !chance(stall_source);
 
     // Lines and records.
-    if (line || (last_line && done_valid)) begin
-      w = int'(done.worker_id);
-      issued[w] = issued[w] + 1;
-      faulty[w*Many + issued[w] % Many] = 1'b0;
-    end
+    if (line || (last_line && done_valid)) note_line(int'(line_worker), int'(line_queue));
     if (done_valid) begin
       next = done;
       w    = int'(next.worker_id);
+      q    = int'(next.pair);
       record[pushed % Many]    = done;
       gone[pushed % Many]      = 1'b0;
       addr_of[pushed % Many]   = done_addr;
-      list[w*Many + into[w] % Many] = pushed % Many;
-      into[w] = into[w] + 1;
-      from_line[pushed % Many] = claimed[w];
-      to_line[pushed % Many]   = int'(done_after);
-      claimed[w] = int'(done_after);
+      run_of[pushed % Many]    = run_number[w];
+      list[q*Many + into[q] % Many] = pushed % Many;
+      into[q] = into[q] + 1;
       pushed = pushed + 1;
+      run_some[w] = 1'b0;
     end
     line <= 1'b0;
-    if (done_valid || !some_record) begin
-      show_record(some_record);
-      // At once, some of those that have no lines before them.
-      want_done <= some_record && lines_left == 0 && chance(50);
-      done_after <= issued[w] + int'(last_now);
-    end else if (lines_left != 0) begin
-      if (chance(70)) begin
-        line       <= 1'b1;
-        lines_left = lines_left - 1;
-        done_after <= issued[int'(done.worker_id)] + 1;
+    if (done_valid || !want_done) begin
+      want_done <= 1'b0;
+      w = below(Workers);
+      if (!run_some[w]) begin_run(w);
+      if (run_some[w] && chance(80)) begin
+        next = run_done[w];
+        done        <= next;
+        done_addr   <= run_addr[w];
+        line_worker <= w;
+        line_queue  <= next.pair;
+        last_line   <= run_last[w];
+        if (run_left[w] != 0) begin
+          line        <= 1'b1;
+          run_left[w] = run_left[w] - 1;
+        end else want_done <= 1'b1;
       end
-    end else if (!want_done) begin
-      want_done  <= 1'b1;
-      done_after <= issued[int'(done.worker_id)] + int'(last_line);
     end
 
     // The next acknowledgement: of a line or of a beat, at most one per cycle, in order per ID.
     ack       <= 1'b0;
     ack_error <= 1'b0;
     if (!chance(stall_ack)) begin
-      w = below(Workers + Queues);
-      if (w >= Workers) begin
-        q = w - Workers;
+      q = below(Queues);
+      if (chance(50)) begin
         if (beats_due[q] != beats_out[q]) begin
           ack    <= 1'b1;
           ack_id <= COMPLETION_AXI_ID + 6'(q);
           beats_due[q] = beats_due[q] + 1;
           ack_error <= chance(fault_percent);
         end
-      end else if (due[w] < issued[w]) begin
-        due[w] = due[w] + 1;
+      end else if (due[q] < issued[q]) begin
+        due[q] = due[q] + 1;
         ack    <= 1'b1;
-        ack_id <= 6'(w);
+        ack_id <= 6'(q);
         if (chance(fault_percent)) begin
           ack_error <= 1'b1;
-          faulty[w*Many + due[w] % Many] = 1'b1;
+          run_faulty[line_run[q*Many + due[q] % Many] % Many] = 1'b1;
         end
       end
     end
@@ -506,6 +514,7 @@ module completion_ring_tb;
       on <= '0;
       repeat (4) @(posedge clk);
     end
+    if (reads_together < 20) fail($sformatf("only %0d reads while another queue pair had one", reads_together));
     if (reads_seen < 150 || reads_dropped < 5) fail($sformatf("only %0d reads, %0d of them dropped", reads_seen, reads_dropped));
     expect_eq("errors told", errors_told >= errors_out, 1'b1);
     if (faulty_seen < 30) fail($sformatf("only %0d completions with a faulty line", faulty_seen));

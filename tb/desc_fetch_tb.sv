@@ -182,7 +182,7 @@ module desc_fetch_tb;
       waits_for = "the bench waits for idle_o";
       repeat (2) @(posedge clk);
       while (!idle) @(posedge clk);
-      if (u_memory.ar_head != u_memory.ar_tail || rvalid) fail("R12: idle with a read in flight");
+      if (u_memory.reading != 0 || rvalid) fail("R12: idle with a read in flight");
       if (busy != 0) fail("R12: a queue pair is busy and nothing is in flight");
       running = 1'b0;
     end

@@ -642,7 +642,7 @@ module mmio_regs_run #(
     put(REG_ERROR, '1);
   endtask
 
-  // R11: each region, at each end of a window, in each of the windows; 64-bit sums do not wrap.
+  // R11: each region, at each end of a window, in each of the windows; regions are whole lines, and 64-bit sums do not wrap.
   task automatic case_windows;
     logic [63:0] at, size;
     logic [17:0] base;
@@ -666,8 +666,12 @@ module mmio_regs_run #(
         expect_start("a region that fills its window", 1'b1);
         set_window(k, at - 64, size + 64);
         expect_start("a region at the end of its window", 1'b1);
+        set_window(k, at, -at);
+        expect_start("a window up to the end of all addresses", 1'b1);
+        set_window(k, at, 64'd1 - at);
+        expect_start("a window that wraps by a byte", 1'b0);
         set_window(k, at, '1);
-        expect_start("a window whose end wraps", 1'b1);
+        expect_start("a window that wraps", 1'b0);
         set_window(k, at + 1, size);
         expect_start("a region that begins before its window", 1'b0);
         set_window(k, at, size - 1);
@@ -676,10 +680,17 @@ module mmio_regs_run #(
         expect_start("a region that ends behind its window, further down", 1'b0);
         set_window(k, at ^ 64'h1_0000_0000, size);
         expect_start("a window with another upper half", 1'b0);
-        set_window(k, at + size, '1);
+        set_window(k, at + size, -at - size);
         expect_start("a window that begins behind it", 1'b0);
         set_window(k, at + size + 64, '1);
-        expect_start("a window that begins further behind it, and whose end wraps", 1'b0);
+        expect_start("a window that begins further behind it, and wraps", 1'b0);
+        // Whole lines: the queues' sizes are in slots.
+        set_window(k, at, size);
+        if (region >= 2) begin
+          put(region_register(region) + 8, size[31:0] - (32'd1 << below(6)));
+          expect_start("a region that is no whole lines", 1'b0);
+          put(region_register(region) + 8, size[31:0]);
+        end
         set_window(k, '0, '0);
         expect_start("no window", 1'b0);
       end

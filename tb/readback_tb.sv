@@ -22,18 +22,20 @@ module readback_tb;
   logic [3:0]    start_queue = '0;
   queue_config_t start_config = '0;
   logic [Queues-1:0] on = '1;
-  logic          ready, valid = 1'b0, publishes = 1'b0, model = 1'b0, done, done_taken = 1'b0;
+  logic          idle, valid = 1'b0, publishes = 1'b0, model = 1'b0, done, done_taken = 1'b0;
+  logic [Queues-1:0] dones;
   logic [3:0]    queue = '0;
   logic [31:0]   what = '0, result;
   logic [63:0]   addr = '0;
   logic [7:0]    error;
   logic          read_valid, read_ready, beat, beat_fault, fault, ask, ask_resident = 1'b0, ask_occupied = 1'b0, load;
   logic [63:0]   read_addr, range_now;
-  logic [3:0]    read_owner, fault_queue, range_owner, range_number, ask_queue;
+  logic [3:0]    read_queue, beat_queue, read_owner, fault_queue, range_owner, range_number, ask_queue;
   logic [15:0]   ask_version;
   logic [31:0]   load_salt;
   logic [1:0]    load_mode;
   logic          fetch_valid = 1'b0, fetch_ready, arvalid, arready = 1'b0, rvalid = 1'b0, bus_idle;
+  logic [5:0]    fetch_id = '0;
   logic [63:0]   fetch_addr = '0, araddr;
   logic [7:0]    fetch_len = '0, arlen;
   logic [3:0]    aruser;
@@ -48,15 +50,18 @@ module readback_tb;
   readback #(.Queues(Queues), .Engines(2)) u_readback (
     .start_models_i(start_models), .load_engine_o(load_engine), .load_image_o(load_image),
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .on_i(on),
-    .ready_o(ready), .valid_i(valid), .queue_i(queue), .publishes_i(publishes), .model_i(model), .what_i(what), .addr_i(addr),
-    .done_o(done), .error_o(error), .result_o(result), .done_taken_i(done_taken), .read_valid_o(read_valid),
+    .valid_i(valid), .queue_i(queue), .publishes_i(publishes), .model_i(model), .what_i(what), .addr_i(addr),
+    .done_o(dones), .done_queue_i(queue), .error_o(error), .result_o(result), .done_taken_i(done_taken), .idle_o(idle), .read_valid_o(read_valid),
+    .read_queue_o(read_queue), .beat_queue_i(beat_queue),
     .read_addr_o(read_addr), .read_owner_o(read_owner), .read_ready_i(read_ready), .beat_i(beat), .beat_data_i(rdata),
     .beat_fault_i(rresp != 0), .fault_o(fault), .fault_queue_o(fault_queue), .range_owner_o(range_owner),
     .range_number_o(range_number), .range_i(range_now), .ask_o(ask), .ask_queue_o(ask_queue), .ask_version_o(ask_version),
     .ask_resident_i(ask_resident), .ask_occupied_i(ask_occupied), .load_o(load), .load_salt_o(load_salt), .load_mode_o(load_mode)
   );
 
-  read_arbiter u_arbiter (
+  assign done = dones[queue];
+  read_arbiter #(.Queues(Queues)) u_arbiter (
+    .fetch_id_i(fetch_id), .read_queue_i(read_queue), .beat_queue_o(beat_queue),
     .clk_i(clk), .bus_rst_ni(rst_n), .fetch_valid_i(fetch_valid), .fetch_addr_i(fetch_addr), .fetch_len_i(fetch_len),
     .fetch_owner_i(4'd9), .fetch_ready_o(fetch_ready), .read_valid_i(read_valid), .read_addr_i(read_addr),
     .read_owner_i(read_owner), .read_ready_o(read_ready), .beat_o(beat), .idle_o(bus_idle), .m_axi_arid(arid),
@@ -85,7 +90,8 @@ module readback_tb;
     shown = {arid, araddr, arlen, aruser};
     if (!held && fetch_valid && !arvalid) fail("descriptor fetch does not reach the bus");
     if (arvalid && arready) begin
-      if (arid == READBACK_AXI_ID) begin
+      if (arid >= READBACK_AXI_ID) begin
+        if (arid != READBACK_AXI_ID + 6'(queue)) fail($sformatf("ARID is %0d", arid));
         reads = reads + 1;
         if (aruser !== (queue == 1 ? 4'd3 : 4'd2)) fail($sformatf("ARUSER is %0d", aruser));
         if (arlen != 0) fail("a read of more than one beat");
@@ -94,17 +100,18 @@ module readback_tb;
         due[tail % 16]     = cycle + latency;
         tail = tail + 1;
       end else begin
-        if (araddr !== fetch_addr || arlen !== fetch_len || aruser !== 4'd9) fail("a fetch changes on its way");
+        if (araddr !== fetch_addr || arid !== fetch_id || arlen !== fetch_len || aruser !== 4'd9) fail("a fetch changes on its way");
         fetches    = fetches + 1;
         fetch_left = fetch_left + int'(arlen) + 1;
       end
     end
-    if (fetch_ready && !(arready && !(arvalid && arid == READBACK_AXI_ID))) fail("a fetch is taken that is not on the bus");
+    if (fetch_ready && !(arready && !(arvalid && arid >= READBACK_AXI_ID))) fail("a fetch is taken that is not on the bus");
     if (fetch_valid && fetch_ready) fetch_valid <= 1'b0;
     else if (!fetch_valid && chance(stall)) begin
       fetch_valid <= 1'b1;
       fetch_addr  <= {rnd(), rnd()} & ~64'd63;
       fetch_len   <= below(16);
+      fetch_id    <= below(Queues);
     end
     if (fault) begin
       faults = faults + 1;
@@ -115,7 +122,7 @@ module readback_tb;
     rresp  <= '0;
     if (head != tail && due[head % 16] <= cycle && !chance(stall)) begin
       rvalid <= 1'b1;
-      rid    <= READBACK_AXI_ID;
+      rid    <= READBACK_AXI_ID + 6'(queue);
       for (int k = 0; k < 16; k++) rdata[32*k +: 32] <= words[(waiting[head % 16] - (Base & ~64'd63)) / 4 % Words + k];
       if (beats == fail_beat) begin
         rresp <= fail_resp;
@@ -125,7 +132,7 @@ module readback_tb;
       head  = head + 1;
     end else if (fetch_left != 0 && chance(70)) begin
       rvalid <= 1'b1;
-      rid    <= '0;
+      rid    <= below(Queues);
       rdata  <= {16{rnd()}};
       rresp  <= 2'(below(4));
       fetch_left = fetch_left - 1;
@@ -154,7 +161,7 @@ module readback_tb;
   // ---------------------------------------------------------------- one descriptor
   task automatic begin_one(input int pair, input logic policy, input logic which, input logic [31:0] tokens, input int word);
     waits_for = "the bench waits for readback";
-    while (!ready) @(posedge clk);
+    while (!idle || dones != 0) @(posedge clk);
     reads = 0; beats = 0; asks = 0; loaded = 1'b0;
     faults = 0;
     queue     <= pair;

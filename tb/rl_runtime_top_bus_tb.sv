@@ -19,19 +19,29 @@ module rl_runtime_top_bus_tb;
     bench.host.release_seen;
   endtask
 
-  // One worker's write responses are withheld: its completions wait, and those of no other.
-  task automatic case_withheld_response(input int held, input logic one_rollout_each);
-    int seen, total, queued, e;
+  // The write responses of a queue pair's token lines, or of its completions, are withheld: nothing of what waits for them becomes
+  // visible, descriptors without tokens behind it included, as completions keep the order in which descriptors end; then all does.
+  task automatic case_withheld_response(input int held);
+    int seen, total, shown;
     bench.host.begin_case("withheld response");
-    // A descriptor keeps its slot from its assignment on: there is one for all that the worker and its completions hold.
-    bench.host.cq_size = one_rollout_each ? 256 : 16;
+    bench.host.cq_size = 256;
     bench.host.enable;
-    bench.u_memory.hold_id = held;
     seen  = 0;
     total = 0;
-    repeat (one_rollout_each ? 250 : 60) begin
-      while (bench.host.sq_space() > 0 && total < 400) begin
-        bench.host.make_decode(one_rollout_each ? total : below(12), between(1, 6), 0, desc);
+    for (int k = 0; k < 20; k++) begin
+      bench.host.make_decode(total, between(1, 6), 0, desc);
+      bench.host.put(desc);
+      total = total + 1;
+    end
+    bench.host.ring;
+    bench.host.await_completions(total, 5000);
+    seen = total;
+    bench.u_memory.hold_id = held;
+    shown = total;
+    repeat (60) begin
+      while (bench.host.sq_space() > 0 && total < 200) begin
+        if (total % 3 == 2) desc = bench.host.blank(OP_NOP, total);
+        else bench.host.make_decode((total == shown) ? total : below(12), between(1, 6), 0, desc);
         bench.host.put(desc);
         total = total + 1;
       end
@@ -39,17 +49,9 @@ module rl_runtime_top_bus_tb;
       read_all(seen);
       repeat (20) @(posedge bench.clk);
     end
-    if (one_rollout_each) begin
-      // What the held worker has not begun is queued in it: two, and the one that it runs.
-      queued = 0;
-      for (int k = 0; k < total; k++) begin
-        e = bench.host.u_score.entry(k);
-        if (!bench.host.u_score.visible[e] && !(bench.host.u_score.wrote[e] && bench.host.u_score.writer[e] == held)) queued = queued + 1;
-      end
-      if (queued > 5) fail($sformatf("%0d descriptors wait for a response to worker %0d", queued, held));
-      if (seen < 250) fail($sformatf("%0d of %0d completions are visible", seen, total));
-    end
-    $display("worker %0d held: %0d of %0d completions visible", held, seen, total);
+    // NOPs may end before the first DECODE does.
+    if (seen > shown + 4) fail($sformatf("%0d of %0d completions are visible, and ID %0d is held", seen, total, held));
+    $display("ID %0d held: %0d of %0d completions visible", held, seen - shown, total - shown);
     // R7: a fence waits for all of them.
     desc       = bench.host.blank(OP_NOP, 77777);
     desc.flags = FLAG_FENCE;
@@ -143,8 +145,8 @@ module rl_runtime_top_bus_tb;
     @(posedge bench.clk);
     for (int round = 0; round < 2; round++) begin
       if (round == 1) bench.random_memory;
-      if (round == 0) case_withheld_response(below(4), 1'b1);
-      case_withheld_response(below(4), 1'b0);
+      case_withheld_response(0);
+      case_withheld_response(16);
       case_device_reset;
       case_enable_while_draining;
       case_doorbell_behind_enable;

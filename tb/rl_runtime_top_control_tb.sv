@@ -229,7 +229,7 @@ module rl_runtime_top_control_tb;
     waits_for = $sformatf("the bench waits for traffic on channel %0d", channel);
     case (channel)
       0:       while (!(bench.m_axi_arvalid && !bench.m_axi_arready)) @(posedge bench.clk);
-      1:       while (bench.u_memory.ar_head == bench.u_memory.ar_tail) @(posedge bench.clk);
+      1:       while (bench.u_memory.reading == 0) @(posedge bench.clk);
       2:       while (!(bench.m_axi_awvalid && !bench.m_axi_awready)) @(posedge bench.clk);
       3:       while (!(bench.m_axi_wvalid && !bench.m_axi_wready)) @(posedge bench.clk);
       default: while (bench.u_memory.pending == 0) @(posedge bench.clk);

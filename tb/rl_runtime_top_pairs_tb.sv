@@ -68,7 +68,7 @@ module rl_runtime_top_pairs_tb;
   task automatic expect_latency(input string what, input int n);
     expect_eq({"cycles to AR of ", what}, 64'(ar_at - doorbell_at), 64'd4);
     expect_eq({"cycles to the assignment of ", what}, 64'(assigned_at - doorbell_at), 64'd10);
-    expect_eq({"cycles to the completion of ", what}, 64'(visible_at - doorbell_at), 64'(22 + n));
+    expect_eq({"cycles to the completion of ", what}, 64'(visible_at - doorbell_at), 64'(21 + n));
   endtask
 
   task automatic case_latency(input int n);

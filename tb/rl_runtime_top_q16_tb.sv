@@ -18,7 +18,7 @@ module rl_runtime_top_q16_tb;
   task automatic expect_latency(input int n);
     expect_eq("cycles to AR", 64'(ar_at - doorbell_at), 64'd4);
     expect_eq("cycles to the assignment", 64'(assigned_at - doorbell_at), 64'd10);
-    expect_eq($sformatf("cycles to the completion of %0d tokens", n), 64'(visible_at - doorbell_at), 64'(22 + n));
+    expect_eq($sformatf("cycles to the completion of %0d tokens", n), 64'(visible_at - doorbell_at), 64'(21 + n));
   endtask
 
   task automatic latency_of(input int n);

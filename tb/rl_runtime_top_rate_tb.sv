@@ -177,7 +177,7 @@ module rl_runtime_top_rate_tb;
     expect_eq("cycles to AR", 64'(ar_at - doorbell_at), 64'd4);
     expect_eq("cycles to the assignment", 64'(assigned_at - doorbell_at), 64'd10);
     expect_eq($sformatf("cycles to the completion of %0d tokens", n), 64'(visible_at - doorbell_at),
-              64'(22 + n + int'(flags[FLAG_LOGP_BIT])));      // one more for the last line of log-probabilities
+              64'(21 + n + int'(flags[FLAG_LOGP_BIT])));      // one more for the last line of log-probabilities
   endtask
 
   initial begin

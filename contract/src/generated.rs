@@ -410,7 +410,7 @@ bitflags::bitflags! {
     /// Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct DeviceFault: u32 {
-        /// Bit 0: ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region (of the queue pair, or of its function) lies in no window of its function
+        /// Bit 0: ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region (of the queue pair, or of its function) is no whole lines of 64 bytes, or lies in no window of its function
         const BAD_CONFIG = 1 << 0;
         /// Bit 1: the read of a descriptor, of tokens, of a policy, or of a sequence and its keys and values was answered with an error
         const DMA_READ = 1 << 1;

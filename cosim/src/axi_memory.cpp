@@ -41,6 +41,15 @@ void store_release(uint8_t* place, Word value) {
 }
 
 template <bool Chaos>
+auto make_reads([[maybe_unused]] const SimulatorConfig& config) {
+    if constexpr (Chaos) {
+        return ShuffledReads{config.reorder};
+    } else {
+        return OrderedReads{};
+    }
+}
+
+template <bool Chaos>
 auto make_responses([[maybe_unused]] const SimulatorConfig& config) {
     if constexpr (Chaos) {
         return ShuffledResponses{config.reorder};
@@ -55,6 +64,7 @@ template <bool Chaos>
 AxiMemory<Chaos>::AxiMemory(const SimulatorConfig& config, uint32_t queues, uint32_t engines)
     : latency_min_{config.latency_min},
       engines_{engines},
+      reads_{make_reads<Chaos>(config)},
       responses_{make_responses<Chaos>(config)},
       monitor_{queues, config.hostile},
       latency_max_{config.latency_max},
@@ -73,6 +83,7 @@ void AxiMemory<Chaos>::reset() {
     early_.clear();
     responses_.clear();
     shown_ = nullptr;
+    read_ = nullptr;
     showing_r_ = showing_b_ = false;
     held_ar_ = held_aw_ = held_w_ = false;
     effect_.clear();
@@ -132,8 +143,7 @@ inline void AxiMemory<Chaos>::check_burst(const char* channel, uint64_t address,
 
 template <bool Chaos>
 void AxiMemory<Chaos>::check_id(uint32_t id, uint64_t address) const {
-    const uint32_t queue = id < kMessageId ? id - kCompletionId : id - kMessageId;
-    if (id >= kCompletionId && id < kEventId && queue >= monitor_.queues()) fail_memory("AXI", at_address("AW: an unknown AWID", address));
+    if (id < kEventId && id % kQueues >= monitor_.queues()) fail_memory("AXI", at_address("AW: an unknown AWID", address));
 }
 
 template <bool Chaos>
@@ -162,13 +172,16 @@ void AxiMemory<Chaos>::accept_read(uint64_t address, uint32_t id, uint32_t lengt
     check_burst("AR", address, length, size, burst);
     if (fault(FaultKind::OtherFunction, transferred_.read_bursts) != nullptr) user ^= 1;
     monitor_.burst("AR", address, length + 1, user);
-    if (id > (engines_ > 1 ? kNpuId : kReadbackId) || (id == kReadbackId && length != 0)) {
-        fail_memory("AXI", at_address("AR: an ARID that is none, or a burst of what is read back", address));
+    // What an ID says of whose it is holds of the address, too; of that of engine 1 it is the function.
+    const bool is_back = id >= kReadbackId && id < kNpuId;
+    if (id < kNpuId ? id % kQueues >= monitor_.queues() : engines_ == 1 || id >= kNoId || id - kNpuId != user) {
+        fail_memory("AXI", at_address("AR: an ARID that is none, or another function's", address));
     }
-    if (id == kReadbackId) {
-        monitor_.token_read(address, user);
-    } else if (id == 0) {
-        monitor_.read_burst(address, length + 1, user);
+    if (is_back && length != 0) fail_memory("AXI", at_address("AR: a burst of what is read back", address));
+    if (is_back) {
+        monitor_.token_read(address, id - kReadbackId, user);
+    } else if (id < kReadbackId) {
+        monitor_.read_burst(address, length + 1, id, user);
     }
     Read& read = reads_.push();
     read = {address, now_ + 1 + latency(), length + 1, id};
@@ -184,7 +197,7 @@ void AxiMemory<Chaos>::accept_read(uint64_t address, uint32_t id, uint32_t lengt
 template <bool Chaos>
 void AxiMemory<Chaos>::accept_address(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst,
                                       uint32_t user) {
-    if (id >= kMessageId && !is_store(id) && !(id >= kEventId && lies(address))) {
+    if (id >= kMessageId && !is_store(id, address) && !(id >= kEventId && lies(address))) {
         check_form(address, length, size, burst);
         if (id >= kEventId) monitor_.burst("AW", address, length + 1, user);
     } else {
@@ -209,7 +222,7 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
         fail_memory("AXI", at_address(last ? "W: WLAST before the last beat" : "W: no WLAST on the last beat", address));
     }
     uint32_t completions = 0;
-    const bool is_message = AxiMemory::is_message(burst.id), is_store = AxiMemory::is_store(burst.id);
+    const bool is_message = AxiMemory::is_message(burst.id), is_store = AxiMemory::is_store(burst.id, address);
     const bool is_event = burst.id >= kEventId && !is_store;
     const bool is_completion = burst.id >= kCompletionId && burst.id < kMessageId;
     // A message, or an event, may be sent to where there is no memory.
@@ -223,7 +236,7 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
     } else if (is_completion) {
         completions = monitor_.completion_beat(burst.id - kCompletionId, address, strobe, data, burst.user);
     } else {
-        monitor_.token_beat(address, strobe, burst.user);
+        monitor_.token_beat(address, strobe, burst.id, burst.user);
     }
 
     if constexpr (Chaos) {
@@ -262,7 +275,7 @@ template <bool Chaos>
 void AxiMemory<Chaos>::accept_single(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, uint32_t user,
                                      const uint32_t* data, uint64_t strobe) {
     if (is_message(id)) [[unlikely]] return accept_message(address, id, size, burst, user, data, strobe);
-    if (id >= kEventId && !is_store(id) && !lies(address)) [[unlikely]] {
+    if (id >= kEventId && !is_store(id, address) && !lies(address)) [[unlikely]] {
         check_form(address, 0, size, burst);
         monitor_.burst("AW", address, 1, user);
         monitor_.event(id - kEventId, address, strobe, data, user);
@@ -273,7 +286,7 @@ void AxiMemory<Chaos>::accept_single(uint64_t address, uint32_t id, uint32_t siz
     monitor_.burst("AW", address, 1, user);
     check_id(id, address);
     uint32_t completions = 0;
-    if (is_store(id)) [[unlikely]] {
+    if (is_store(id, address)) [[unlikely]] {
         monitor_.store(address, user);
     } else if (id >= kEventId) [[unlikely]] {
         monitor_.event(id - kEventId, address, strobe, data, user);
@@ -281,7 +294,7 @@ void AxiMemory<Chaos>::accept_single(uint64_t address, uint32_t id, uint32_t siz
         completions = monitor_.completion_beat(id - kCompletionId, address, strobe, data, user);
         transferred_.completions += completions;
     } else {
-        monitor_.token_beat(address, strobe, user);
+        monitor_.token_beat(address, strobe, id, user);
         ++transferred_.token_beats;
     }
     store(address, data, strobe);

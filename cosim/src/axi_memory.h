@@ -62,12 +62,6 @@ public:
     template <class Top> void sample(Top& top);
 
 private:
-    struct Read {
-        uint64_t address;
-        uint64_t ready;  // first cycle in which the next beat may be presented
-        uint32_t beats;  // left
-        uint32_t id;
-    };
     struct Burst {
         uint64_t address;
         uint32_t id, beats, done;
@@ -81,7 +75,9 @@ private:
                        uint64_t strobe);
     void check_id(uint32_t id, uint64_t address) const;
     static bool is_message(uint32_t id) { return id >= kMessageId && id < kEventId; }
-    bool is_store(uint32_t id) const { return id == kStoreId && engines_ > 1; }
+    bool is_store(uint32_t id, uint64_t address) const {
+        return engines_ > 1 && id >= kEventId && !monitor_.in_ring(id - kEventId, address);
+    }
     // A message of an interrupt may lie anywhere; where there is no memory it is answered DECERR.
     bool lies(uint64_t address) const { return address - bus_ < bytes_ && kBeatBytes <= bytes_ - (address - bus_); }
     void check_form(uint64_t address, uint32_t length, uint32_t size, uint32_t burst) const;
@@ -116,7 +112,8 @@ private:
     uint64_t messages_of_[kQueues] = {};
     uint32_t engines_;
 
-    Fifo<Read, kOutstanding> reads_;
+    std::conditional_t<Chaos, ShuffledReads, OrderedReads> reads_;
+    Read* read_ = nullptr;  // on the R channel
     Fifo<Burst, kOutstanding> bursts_;  // write addresses whose data is not complete
     Fifo<WriteBeat, kOutstanding> early_;  // write data that came before its address
     std::conditional_t<Chaos, ShuffledResponses, OrderedResponses> responses_;
@@ -165,9 +162,9 @@ inline void AxiMemory<Chaos>::drive(Top& top) {
     if constexpr (Chaos) bits_ = random_.next();
 
     top.m_axi_arready = !reads_.full() && !stalled(kAr);
-    if (!showing_r_ && !reads_.empty() && reads_.front().ready <= now_ && !stalled(kR) &&
-        !(Chaos && withholds_reads_)) {
-        const Read& read = reads_.front();
+    if (!showing_r_ && !reads_.empty() && !stalled(kR) && !(Chaos && withholds_reads_) &&
+        (read_ = reads_.choose(now_, random_)) != nullptr) {
+        const Read& read = *read_;
         uint32_t code = fault(FaultKind::ReadError, transferred_.read_beats) != nullptr ? kSlverr : kOkay;
         if constexpr (Chaos) {
             if (code == kOkay && !faulty_.empty()) code = draw_error(read.address, UINT64_MAX, false);
@@ -212,12 +209,12 @@ inline void AxiMemory<Chaos>::sample(Top& top) {
         return user << 22 | id << 16 | length << 8 | size << 4 | burst;
     };
     if (showing_r_ && top.m_axi_rready) {
-        Read& read = reads_.front();
+        Read& read = *read_;
         showing_r_ = false;
         ++transferred_.read_beats;
-        if (keeps_moments_) [[unlikely]] moments_.push_back(Moment{now_, kNobodysId, read.id == 0 ? 1U : 0U});
+        if (keeps_moments_) [[unlikely]] moments_.push_back(Moment{now_, kNobodysId, read.id < kReadbackId ? 1U : 0U});
         read.address += kBeatBytes;
-        if (--read.beats == 0) reads_.pop();
+        if (--read.beats == 0) reads_.drop(read);
     }
     if (showing_b_ && top.m_axi_bready) {
         showing_b_ = false;

@@ -16,6 +16,11 @@ public:
     // One beat with an event. R23: the next slot that the host has released, whole, with its phases.
     void event(uint64_t address, uint64_t strobe, const uint32_t* data);
 
+    // The ring has a slot there.
+    bool has(uint64_t address) const {
+        return address - (uint64_t{registers_[1]} << 32 | registers_[0]) < uint64_t{registers_[2]} * 32;
+    }
+
 private:
     uint32_t registers_[4] = {};  // EQ_BASE_LO to EVENT_CONTROL
     uint32_t head_ = 0, head_before_ = 0;

@@ -90,8 +90,7 @@ void QueueMonitor::write_ends(bool okay) {
 }
 
 void QueueMonitor::state_read(uint32_t value, bool writes_outstanding) {
-    confirmed_ = (value & DOORBELL_STATE_ACTIVE) != 0;
-    if (confirmed_) return;
+    if ((value & DOORBELL_STATE_ACTIVE) != 0) return;
     if (active_ && writes_outstanding) {
         fail_memory("R12", "STATE.ACTIVE reads 0 while the device's writes are still in flight");
     }
@@ -114,7 +113,6 @@ void QueueMonitor::enable() {
     sq_tail_ = sq_next_ = sq_start_ = registers_[place(DOORBELL_REG_SQ_START)];
     cq_head_ = cq_next_ = cq_start_ = registers_[place(DOORBELL_REG_CQ_START)];
     active_ = true;
-    confirmed_ = false;
     disabling_ = false;
 }
 
@@ -240,27 +238,6 @@ void QueueMonitors::register_read(uint32_t address, uint32_t value, bool writes_
     if (at.address == DOORBELL_REG_STATE && watches(at.queue)) {
         monitors_[at.queue].state_read(value, writes_outstanding && queues_ == 1);
     }
-}
-
-template <class Owns>
-QueueMonitor& QueueMonitors::with(uint32_t user, Owns&& owns) {
-    QueueMonitor* found = nullptr;
-    int best = -1;
-    for (QueueMonitor& monitor : monitors_) {
-        if (monitor.owner() == hostile_ || !owns(monitor)) continue;
-        const int rank = 2 * (monitor.owner() == user) + monitor.is_confirmed();
-        if (rank == 3) return monitor;
-        if (rank > best) found = &monitor, best = rank;
-    }
-    return found != nullptr ? *found : monitors_[0];  // which says what is wrong with it
-}
-
-QueueMonitor& QueueMonitors::with_slot(uint64_t address, uint32_t user) {
-    return with(user, [address](const QueueMonitor& monitor) { return monitor.owns_slot(address); });
-}
-
-QueueMonitor& QueueMonitors::with_token(uint64_t address, uint32_t user) {
-    return with(user, [address](const QueueMonitor& monitor) { return monitor.owns_token(address); });
 }
 
 bool QueueMonitors::is_active(uint32_t function) const {

@@ -68,17 +68,10 @@ public:
 
     // FN_CONTROL.RESET of the function that owns it.
     void function_reset() { disabling_ = active_; }
-    bool owns_slot(uint64_t address) const { return active_ && address - sq_.base < (uint64_t{sq_.mask} + 1) * kSlot; }
-    // A line of tokens begins below its region where that begins in the middle of a line; one of log-probabilities cannot.
-    bool owns_token(uint64_t address) const {
-        return active_ && (address - token_base_ < token_size_ || token_base_ - address < kBeatBytes ||
-                           address - logp_base_ < logp_size_);
-    }
     // A message. R14: what the table says, at most one for each write of ARM. The entry may have changed while it was on its way.
     void message(uint64_t address, uint64_t strobe, const uint32_t* data);
     // STATE has said that it is active: what it was configured with holds.
     bool is_active() const { return active_; }
-    bool is_confirmed() const { return confirmed_; }
     uint32_t owner() const { return owner_; }
     void set_owner(uint32_t function) { owner_ = function; }
 
@@ -104,7 +97,6 @@ private:
     uint32_t registers_[32] = {};  // of the queue pair's configuration, by place in their block
     Write write_ = {kNowhere, 0, 0};
     bool active_ = false;     // from ENABLE to the STATE read that acknowledges the disable
-    bool confirmed_ = false;  // a read of STATE has shown it since
     bool disabling_ = false;  // ENABLE is 0 but not yet acknowledged
     Ring sq_, cq_;
     uint64_t token_base_ = 0, token_size_ = 0;
@@ -145,22 +137,22 @@ public:
     }
     const WindowWatch& windows() const { return windows_; }
 
-    void read_burst(uint64_t address, uint32_t beats, uint32_t user) {
+    void read_burst(uint64_t address, uint32_t beats, uint32_t queue, uint32_t user) {
         if (user == hostile_) [[unlikely]] return;
-        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_slot(address, user);
+        QueueMonitor& monitor = monitors_[queue];
         if (user != monitor.owner()) [[unlikely]] bad_user("AR", address, user);
         monitor.read_burst(address, beats);
     }
-    void token_read(uint64_t address, uint32_t user) {
+    void token_read(uint64_t address, uint32_t queue, uint32_t user) {
         if (models_[user % kFunctions].in_model(address)) return;
         if (user == hostile_) [[unlikely]] return;
-        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address, user);
+        QueueMonitor& monitor = monitors_[queue];
         if (user != monitor.owner()) [[unlikely]] bad_user("AR", address, user);
         monitor.token_read(address);
     }
-    void token_beat(uint64_t address, uint64_t strobe, uint32_t user) {
+    void token_beat(uint64_t address, uint64_t strobe, uint32_t queue, uint32_t user) {
         if (user == hostile_) [[unlikely]] return;
-        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address, user);
+        QueueMonitor& monitor = monitors_[queue];
         if (user != monitor.owner()) [[unlikely]] bad_user("AW", address, user);
         monitor.token_beat(address, strobe);
     }
@@ -183,6 +175,8 @@ public:
         if (!is_active(function)) bad_event(address, function);
         events_[function].event(address, strobe, data);
     }
+    // An event and a line of keys and values of one function have the same ID: the former lies in its ring.
+    bool in_ring(uint32_t function, uint64_t address) const { return events_[function].has(address); }
     // A line of keys and values of engine 1.
     void store(uint64_t address, uint32_t user) {
         if (user != hostile_) models_[user % kFunctions].store(address);
@@ -193,12 +187,6 @@ private:
     bool is_active(uint32_t function) const;
     [[noreturn]] static void bad_event(uint64_t address, uint32_t function);
     bool watches(uint32_t queue) const { return queue < queues_ && monitors_[queue].owner() != hostile_; }
-    // The one that has such an address in its regions: one of `user`'s function rather than another, and one that STATE has shown
-    // active before all. Of an ENABLE that the device refuses nobody knows here before STATE is read, and until then its regions may
-    // lie over everybody's; what leaves the windows of a function is seen all the same.
-    QueueMonitor& with_slot(uint64_t address, uint32_t user);
-    QueueMonitor& with_token(uint64_t address, uint32_t user);
-    template <class Owns> QueueMonitor& with(uint32_t user, Owns&& owns);
     [[noreturn]] static void bad_user(const char* channel, uint64_t address, uint32_t user);
 
     WindowWatch windows_;

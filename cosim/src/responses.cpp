@@ -2,6 +2,19 @@
 
 namespace doorbell {
 
+Read* ShuffledReads::choose(uint64_t now, Random& random) {
+    if (!reorder_) return queue_.front().ready <= now ? &queue_.front() : nullptr;
+    Read* chosen = nullptr;
+    uint32_t candidates = 0;
+    uint64_t ids = 0;  // of which an earlier one waits
+    for (Read& read : queue_) {
+        const uint64_t id = uint64_t{1} << read.id;
+        if ((ids & id) == 0 && read.ready <= now && random.below(++candidates) == 0) chosen = &read;
+        ids |= id;
+    }
+    return chosen;
+}
+
 ShuffledResponses::ShuffledResponses(bool reorder) : reorder_{reorder}, pool_(kOutstanding) { clear(); }
 
 void ShuffledResponses::clear() {

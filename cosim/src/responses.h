@@ -1,4 +1,4 @@
-// Write responses that are due: in the order of the writes, or in any order that AXI allows.
+// Reads and write responses that are due: in the order in which they were asked for, or in any order that AXI allows.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,45 @@
 #include "random.h"
 
 namespace doorbell {
+
+// A burst that is read.
+struct Read {
+    uint64_t address;
+    uint64_t ready;  // first cycle in which the next beat may be presented
+    uint32_t beats;  // left
+    uint32_t id;
+};
+
+// All in the order of their addresses.
+class OrderedReads {
+public:
+    bool empty() const { return queue_.empty(); }
+    bool full() const { return queue_.full(); }
+    Read& push() { return queue_.push(); }
+    // The burst of the beat to present in cycle `now`, or nullptr.
+    Read* choose(uint64_t now, Random&) { return queue_.front().ready <= now ? &queue_.front() : nullptr; }
+    void drop(const Read&) { queue_.pop(); }
+    void clear() { queue_.clear(); }
+
+private:
+    Fifo<Read, kOutstanding> queue_;
+};
+
+// Those of one ID in order, else, if `reorder`, beat by beat at random.
+class ShuffledReads {
+public:
+    explicit ShuffledReads(bool reorder) : reorder_{reorder} { queue_.reserve(kOutstanding); }
+    bool empty() const { return queue_.empty(); }
+    bool full() const { return queue_.size() == kOutstanding; }
+    Read& push() { return queue_.emplace_back(); }
+    Read* choose(uint64_t now, Random& random);
+    void drop(const Read& read) { queue_.erase(queue_.begin() + (&read - queue_.data())); }
+    void clear() { queue_.clear(); }
+
+private:
+    bool reorder_;
+    std::vector<Read> queue_;
+};
 
 // A write whose last beat is in.
 struct Response {

@@ -22,10 +22,11 @@ void WindowWatch::update(uint32_t function) {
     for (uint32_t k = 0; k < kWindows; ++k) {
         const uint32_t* const at = registers_ + (function * kEach + kFirst + k * kOfOne) / 4;
         const uint64_t base = uint64_t{at[1]} << 32 | at[0], size = uint64_t{at[3]} << 32 | at[2];
-        // Nothing wraps.
-        const uint64_t last = size == 0 ? 0 : base + std::min(size - 1, UINT64_MAX - base);
-        const uint64_t first = base / kBeatBytes * kBeatBytes, end = last / kBeatBytes * kBeatBytes + (kBeatBytes - 1);
-        windows_[function][k] = size == 0 ? Window{} : Window{first, std::max(end - first, end - first + 1)};
+        // R11: whole lines count, and a window that wraps holds nothing.
+        const bool wraps = size != 0 && size - 1 > UINT64_MAX - base;
+        const uint64_t before = (kBeatBytes - base % kBeatBytes) % kBeatBytes;
+        const uint64_t whole = size < before ? 0 : (size - before) / kBeatBytes * kBeatBytes;
+        windows_[function][k] = wraps || whole == 0 ? Window{} : Window{base + before, whole};
     }
 }
 

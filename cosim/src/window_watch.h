@@ -50,7 +50,7 @@ private:
     static constexpr uint32_t kBlock = DOORBELL_BLOCK_DEVICE_FUNCTION;
     static constexpr uint32_t kEach = DOORBELL_BLOCK_DEVICE_FUNCTION_PER_FUNCTION;
 
-    // In whole beats: the bytes of a beat that are none of a region's are not looked at, and not written.
+    // In whole lines, which regions are.
     struct Window {
         uint64_t base = 0, size = 0;
     };

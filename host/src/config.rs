@@ -202,9 +202,9 @@ impl QueueConfig {
             (R::SqBaseLo, R::SqBaseHi, at(layout.sq)),
             (R::CqBaseLo, R::CqBaseHi, at(layout.cq)),
             (R::TokenBaseLo, R::TokenBaseHi, tokens),
-            (R::TokenSizeLo, R::TokenSizeHi, self.token_bytes),
+            (R::TokenSizeLo, R::TokenSizeHi, lines(self.token_bytes)),
             (R::KvBaseLo, R::KvBaseHi, at(layout.kv)),
-            (R::KvSizeLo, R::KvSizeHi, self.kv_bytes),
+            (R::KvSizeLo, R::KvSizeHi, lines(self.kv_bytes)),
         ];
         let narrow = [
             (R::SqSize, self.sq_depth),
@@ -231,8 +231,8 @@ impl QueueConfig {
         [
             (R::LogpBaseLo, base as u32),
             (R::LogpBaseHi, (base >> 32) as u32),
-            (R::LogpSizeLo, self.logp_bytes as u32),
-            (R::LogpSizeHi, (self.logp_bytes >> 32) as u32),
+            (R::LogpSizeLo, lines(self.logp_bytes) as u32),
+            (R::LogpSizeHi, (lines(self.logp_bytes) >> 32) as u32),
         ]
     }
 
@@ -244,6 +244,7 @@ impl QueueConfig {
         let first = first.into_iter().chain([Register::Arena2BaseLo, Register::Arena3BaseLo]);
         let halves = parts.into_iter().chain(arenas).zip(first).flat_map(|((offset, bytes), first)| {
             let base = if bytes > 0 { bus_address + offset as u64 } else { 0 };
+            let bytes = lines(bytes);
             let words = [base as u32, (base >> 32) as u32, bytes as u32, (bytes >> 32) as u32];
             (first as u32..).step_by(4).zip(words)
         });
@@ -282,6 +283,11 @@ fn at_most(field: &'static str, value: u32, limit: u32) -> Result<(), DeviceErro
         return Err(DeviceError::Config { field, value: value.into(), expected: format!("at most {limit}") });
     }
     Ok(())
+}
+
+/// A region's size in its registers: whole lines (R11). The layout gives each region whole pages.
+fn lines(bytes: u64) -> u64 {
+    bytes.next_multiple_of(64)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-// The NPU's way to the bus: reads as bursts, whose data waits in a FIFO, so that the read channel is never held up; writes as single beats,
-// of which no more than Writes are in flight. What was promised to the bus outlives a reset of the device, which lasts until nothing is
+// The NPU's way to the bus: reads as bursts, for whose data there is room, so that the read channel is never held up; writes as single beats,
+// of which no more than Writes are in flight. Data of one function comes in order, of two in any, and goes on in the order in which it
+// was asked for. What was promised to the bus outlives a reset of the device, which lasts until nothing is
 // on its way: its data is dropped.
 module npu_port
   import npu_unit_pkg::*;
@@ -37,6 +38,8 @@ module npu_port
   output logic [3:0]              burst_owner_o,
   input  logic                    burst_ready_i,
   input  logic                    beat_i,
+  input  logic [3:0]              beat_owner_i,
+  input  logic                    beat_last_i,     // of its burst
   input  logic [LINE_BITS-1:0]    data_i,
   input  logic                    fault_i,
   output logic                    idle_o,          // nothing is on its way
@@ -64,21 +67,30 @@ module npu_port
   localparam logic [4:0] Patience = 5'd31;
 
   // ------------------------------------------------------------------ reads
-  logic [PtrBits:0]     head_q, tail_q, held_q;        // held: lines that were asked for and not given on
+  logic [PtrBits-1:0]   head_q, tail_q;                // places of the line that is given on next, and of the first of the next burst
+  logic [PtrBits:0]     held_q;                        // lines that were asked for and not given on
   logic [PtrBits:0]     coming_q;                      // … that the bus still owes
+  logic [Depth-1:0]     came_q;                        // … that are there
   logic                 burst_q;
   logic [63:0]          burst_addr_q;
   logic [7:0]           burst_len_q;
   logic [3:0]           burst_owner_q;
   logic [LINE_BITS:0]   fifo_mem [0:Depth-1];
+  // Bursts of each function that the bus owes, in order: the place of the first line; of the oldest burst the lines that came.
+  logic [PtrBits-1:0]   start_mem [0:16*Depth-1];
+  logic [PtrBits-1:0]   newest_q [0:15];
+  logic [PtrBits-1:0]   oldest_q [0:15];
+  logic [3:0]           lines_q  [0:15];
+  logic [PtrBits-1:0]   place;
   logic                 gives, asks, goes;
 
   assign burst_valid_o = burst_q;
   assign burst_addr_o  = burst_addr_q;
   assign burst_len_o   = burst_len_q;
   assign burst_owner_o = burst_owner_q;
-  assign beat_valid_o  = head_q != tail_q;
-  assign {beat_fault_o, beat_data_o} = beat_valid_o ? fifo_mem[head_q[PtrBits-1:0]] : '0;
+  assign beat_valid_o  = came_q[head_q];
+  assign {beat_fault_o, beat_data_o} = beat_valid_o ? fifo_mem[head_q] : '0;
+  assign place         = beat_i ? start_mem[{beat_owner_i, oldest_q[beat_owner_i]}] + PtrBits'(lines_q[beat_owner_i]) : '0;
   assign gives         = beat_valid_o && beat_ready_i;
   assign read_ready_o  = !burst_q && held_q <= (PtrBits+1)'(Depth - 16);
   assign asks          = rst_ni && read_valid_i && read_ready_o;
@@ -102,12 +114,28 @@ module npu_port
       head_q <= '0;
       tail_q <= '0;
       held_q <= '0;
-    end else begin
-      if (beat_i) begin
-        fifo_mem[tail_q[PtrBits-1:0]] <= {fault_i, data_i};
-        tail_q <= tail_q + 1'b1;
+      came_q <= '0;
+      for (int f = 0; f < 16; f++) begin
+        newest_q[f] <= '0;
+        oldest_q[f] <= '0;
+        lines_q[f]  <= '0;
       end
-      if (gives) head_q <= head_q + 1'b1;
+    end else begin
+      if (asks) begin
+        start_mem[{read_owner_i, newest_q[read_owner_i]}] <= tail_q;
+        newest_q[read_owner_i] <= newest_q[read_owner_i] + 1'b1;
+        tail_q <= tail_q + PtrBits'(read_lines_i);
+      end
+      if (beat_i) begin
+        fifo_mem[place] <= {fault_i, data_i};
+        came_q[place]   <= 1'b1;
+        lines_q[beat_owner_i] <= beat_last_i ? '0 : lines_q[beat_owner_i] + 1'b1;
+        if (beat_last_i) oldest_q[beat_owner_i] <= oldest_q[beat_owner_i] + 1'b1;
+      end
+      if (gives) begin
+        head_q         <= head_q + 1'b1;
+        came_q[head_q] <= 1'b0;
+      end
       if (asks || gives) held_q <= held_q + (asks ? (PtrBits+1)'(read_lines_i) : '0) - (PtrBits+1)'(gives);
     end
   end

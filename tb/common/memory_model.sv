@@ -1,5 +1,5 @@
-// AXI4 memory with 64-byte lines: seeded random latency and stalls on every channel, write responses of different
-// IDs out of order, injected errors. Reads return in order. A write takes effect when its response is issued (so that
+// AXI4 memory with 64-byte lines: seeded random latency and stalls on every channel, responses of different IDs out of order, those
+// of reads beat by beat where their latency is drawn, injected errors. A write takes effect when its response is issued (so that
 // whoever acts earlier than the response sees old bytes), or with early_effect as soon as address and data are there.
 // Messages of interrupts lie outside of it: they are shown to the scoreboards, and kept nowhere.
 module memory_model #(
@@ -46,7 +46,7 @@ module memory_model #(
   output logic [511:0] effect_data_o
 );
   import bench_pkg::*;
-  localparam int Ids   = 64;            // 16 of workers, 16 of queue pairs' completions, 16 of their messages, 16 of functions' events
+  localparam int Ids   = 64;            // of writes 16 of queue pairs' token lines, 16 of their completions, 16 of their messages, 16 of functions' events
   localparam int Depth = 256;           // of each queue
 
   // ---------------------------------------------------------------- behaviour, set by the bench
@@ -55,7 +55,8 @@ module memory_model #(
   int   stall_ar = 0, stall_r = 0, stall_aw = 0, stall_w = 0, stall_b = 0;   // percent of cycles
   int   error_r = 0, error_w = 0;       // percent of beats; never completions
   logic early_effect = 1'b0;
-  int   hold_id = -1;                   // responses to writes of this ID are withheld
+  int   hold_id = -1;                   // responses to writes of this ID are withheld …
+  int   hold_read = -1;                 // … and data of this one
   // Count down the beats of descriptors, token lines, completions and messages, and of what is read back; at 0 the beat fails.
   int   fail_read = -1, fail_line = -1, fail_completion = -1, fail_back = -1, fail_message = -1;
   logic [1:0] error_resp = 2'b10;       // with which a beat fails: SLVERR, or DECERR (2'b11)
@@ -85,50 +86,89 @@ module memory_model #(
   always @(posedge clk_i) now <= rst_ni ? now + 1 : 0;
 
   // ---------------------------------------------------------------- reads
-  logic [63:0] ar_addr [0:Depth-1];
-  int          ar_len [0:Depth-1];
-  int          ar_due [0:Depth-1];
-  logic [5:0]  ar_id [0:Depth-1];
-  int          ar_head, ar_tail, beat;
+  // Bursts that wait, in order per ID: entry id * Depth + position.
+  logic [63:0] ar_addr [0:Ids*Depth-1];
+  int          ar_len [0:Ids*Depth-1];
+  int          ar_due [0:Ids*Depth-1];
+  int          ar_number [0:Ids*Depth-1];
+  int          ar_head [0:Ids-1], ar_tail [0:Ids-1], beat [0:Ids-1];
+  int          reading = 0;             // bursts of all IDs
+  int          known [0:Ids-1], knowns = 0;       // IDs that have read
+  logic        is_known [0:Ids-1];
+  initial for (int k = 0; k < Ids; k++) is_known[k] = 1'b0;
+  int          read_number, read_id, read_at, read_from, last_read;
 
   always @(posedge clk_i) begin
     if (!rst_ni) begin
-      ar_head = 0;
-      ar_tail = 0;
-      beat    = 0;
+      for (int k = 0; k < Ids; k++) begin
+        ar_head[k] = 0;
+        ar_tail[k] = 0;
+        beat[k]    = 0;
+      end
+      reading     = 0;
+      read_number = 0;
+      last_read   = -1;
       arready_o <= 1'b0;
       rvalid_o  <= 1'b0;
     end else begin
       if (arvalid_i && arready_o) begin
-        ar_addr[ar_tail % Depth] = araddr_i;
-        ar_len[ar_tail % Depth]  = int'(arlen_i) + 1;
-        ar_due[ar_tail % Depth]  = now + read_latency + (read_jitter == 0 ? 0 : below(read_jitter + 1));
-        ar_id[ar_tail % Depth]   = arid_i;
-        ar_tail = ar_tail + 1;
+        read_id = int'(arid_i);
+        read_at = read_id * Depth + ar_tail[read_id] % Depth;
+        ar_addr[read_at]   = araddr_i;
+        ar_len[read_at]    = int'(arlen_i) + 1;
+        ar_due[read_at]    = now + read_latency + (read_jitter == 0 ? 0 : below(read_jitter + 1));
+        ar_number[read_at] = read_number;
+        ar_tail[read_id] = ar_tail[read_id] + 1;
+        reading     = reading + 1;
+        if (!is_known[read_id]) begin
+          is_known[read_id] = 1'b1;
+          known[knowns]     = read_id;
+          knowns            = knowns + 1;
+        end
+        read_number = read_number + 1;
       end
       if (!rvalid_o || rready_i) begin
         rvalid_o <= 1'b0;
-        if (ar_head != ar_tail && ar_due[ar_head % Depth] <= now && !chance(stall_r)) begin
+        // In the order of their addresses, or any that is due, beat by beat.
+        read_id = -1;
+        if (reading != 0 && !chance(stall_r)) begin
+          if (read_jitter == 0 && last_read >= 0) read_id = last_read;
+          else begin
+            read_from = (read_jitter == 0) ? 0 : below(knowns);
+            for (int k = 0; k < knowns && (read_jitter == 0 || read_id < 0); k++) begin
+              read_at = known[(read_from + k) % knowns];
+              if (ar_head[read_at] != ar_tail[read_at] && read_at != hold_read)
+                if (ar_due[read_at * Depth + ar_head[read_at] % Depth] <= now
+                    && (read_id < 0 || ar_number[read_at * Depth + ar_head[read_at] % Depth] < ar_number[read_id * Depth + ar_head[read_id] % Depth]))
+                  read_id = read_at;
+            end
+          end
+        end
+        if (read_id >= 0) begin
+          read_at = read_id * Depth + ar_head[read_id] % Depth;
           rvalid_o <= 1'b1;
-          rid_o    <= ar_id[ar_head % Depth];
-          rlast_o  <= beat + 1 == ar_len[ar_head % Depth];
-          if (fail_read >= 0 && ar_id[ar_head % Depth] == 0) fail_read = fail_read - 1;
-          if (fail_back >= 0 && ar_id[ar_head % Depth] != 0) fail_back = fail_back - 1;
-          if (chance(error_r) || (ar_id[ar_head % Depth] == 0 ? fail_read : fail_back) == 0) begin
+          rid_o    <= 6'(read_id);
+          rlast_o  <= beat[read_id] + 1 == ar_len[read_at];
+          if (fail_read >= 0 && read_id < 16) fail_read = fail_read - 1;
+          if (fail_back >= 0 && read_id >= 16) fail_back = fail_back - 1;
+          if (chance(error_r) || (read_id < 16 ? fail_read : fail_back) == 0) begin
             rresp_o <= error_resp;
             rdata_o <= {16{rnd()}};
           end else begin
             rresp_o <= 2'b00;
-            rdata_o <= line[line_of(ar_addr[ar_head % Depth] + 64 * beat)];
+            rdata_o <= line[line_of(ar_addr[read_at] + 64 * beat[read_id])];
           end
-          beat = beat + 1;
-          if (beat == ar_len[ar_head % Depth]) begin
-            beat    = 0;
-            ar_head = ar_head + 1;
+          beat[read_id] = beat[read_id] + 1;
+          last_read     = read_id;
+          if (beat[read_id] == ar_len[read_at]) begin
+            beat[read_id]    = 0;
+            ar_head[read_id] = ar_head[read_id] + 1;
+            reading          = reading - 1;
+            last_read        = -1;
           end
         end
       end
-      arready_o <= ar_tail - ar_head < Depth - 1 && !chance(stall_ar);
+      arready_o <= reading < Depth - 1 && !chance(stall_ar);
     end
   end
 

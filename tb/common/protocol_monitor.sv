@@ -82,7 +82,7 @@ module protocol_monitor #(
       end
       if (arvalid_i) begin
         check_burst("AR", araddr_i, arlen_i, arsize_i, arburst_i);
-        if (arid_i !== 6'd0 && (arid_i !== 6'd1 || arlen_i !== 0)) fail($sformatf("AXI: %0d beats with ARID %0d", arlen_i + 1, arid_i));
+        if (arid_i >= 6'd16 && (arid_i >= 6'd32 || arlen_i !== 0)) fail($sformatf("AXI: %0d beats with ARID %0d", arlen_i + 1, arid_i));
       end
       if (awvalid_i && awready_i) aw_beats <= aw_beats + 1;
       if (wvalid_i && wready_i) w_beats <= w_beats + 1;

@@ -40,7 +40,10 @@ module scoreboard #(
   import desc_pkg::*;
 
   localparam int         Entries       = 2048;    // descriptors between publishing and the check
+  localparam logic [5:0] LineId        = Pair;
   localparam logic [5:0] CompletionId  = 6'd16 + Pair;
+  localparam logic [5:0] ReadId        = Pair;
+  localparam logic [5:0] BackId        = 6'd16 + Pair;
   localparam logic [5:0] MessageId     = 6'd32 + Pair;
   localparam int         Patience      = 5000;    // cycles that a busy bus may hold up a message
 
@@ -60,10 +63,8 @@ module scoreboard #(
 
   // What was promised to the bus.
   int writes_in_flight = 0, reads_in_flight = 0;
-  logic read_mine [0:255];
-  int   reads_head = 0, reads_tail = 0;
   logic reading;                                  // the beat belongs to the queue pair
-  assign reading = read_mine[reads_head % 256];
+  assign reading = rid_i == ReadId || rid_i == BackId;
 
   // ---------------------------------------------------------------- descriptors, by index modulo Entries
   logic [511:0] slot     [0:Entries-1];
@@ -72,7 +73,6 @@ module scoreboard #(
   logic         fence    [0:Entries-1];           // a FENCE that counts
   logic         is_stop  [0:Entries-1];           // a STOP that counts
   logic         wrote    [0:Entries-1];           // a token line was on the bus
-  logic [5:0]   writer   [0:Entries-1];           // its ID
   logic         bad_line [0:Entries-1];           // a token line was answered with an error
   logic         visible  [0:Entries-1];           // its completion is in memory
   logic         checked  [0:Entries-1];           // the host has read it
@@ -412,7 +412,7 @@ module scoreboard #(
   // ---------------------------------------------------------------- the device reads
   // R1: only published slots; R3: each once, in order.
   logic [31:0] ahead;
-  always @(posedge clk_i) if (rst_ni && on && arvalid_i && arready_i && arid_i == 0 && mine(araddr_i)) begin
+  always @(posedge clk_i) if (rst_ni && on && arvalid_i && arready_i && arid_i == ReadId) begin
     ahead = published - requested;
     if (araddr_i != sq_base + 64 * (requested % sq_size))
       fail($sformatf("R3: read of %h, expected slot %0d", araddr_i, requested));
@@ -423,22 +423,17 @@ module scoreboard #(
   end
 
   always @(posedge clk_i) if (!bench.m_axi_rst_ni) begin
-    reads_head      = reads_tail;
     reads_in_flight = 0;
   end else begin
-    if (rvalid_i && rready_i && reads_head != reads_tail) begin
-      if (reading && rid_i == 0) read_beat;
-      if (reading && rid_i != 0) back_beat;
-      if (rlast_i) begin
-        if (reading) reads_in_flight = reads_in_flight - 1;
-        reads_head = reads_head + 1;
-      end
+    if (rvalid_i && rready_i && reading && reads_in_flight != 0) begin
+      if (rid_i == ReadId) read_beat;
+      else                 back_beat;
+      if (rlast_i) reads_in_flight = reads_in_flight - 1;
     end
-    if (arvalid_i && arready_i) begin
-      read_mine[reads_tail % 256] = mine(araddr_i);
-      if (mine(araddr_i)) reads_in_flight = reads_in_flight + 1;
-      reads_tail = reads_tail + 1;
-    end
+    // R24: an access is known by its ID, and lies in the queue pair's memory.
+    if (arvalid_i && arready_i && mine(araddr_i) != (arid_i == ReadId || arid_i == BackId))
+      fail($sformatf("R24: a read of %h with ARID %0d", araddr_i, arid_i));
+    if (arvalid_i && arready_i && mine(araddr_i)) reads_in_flight = reads_in_flight + 1;
   end
 
   // ---------------------------------------------------------------- what is read back (REWARD, POLICY)
@@ -448,7 +443,7 @@ module scoreboard #(
   logic [63:0] back_addr [0:Backs-1];
   logic        back_bad  [0:Backs-1];
   int          back_asked = 0, back_came = 0;
-  always @(posedge clk_i) if (rst_ni && on && arvalid_i && arready_i && arid_i != 0 && mine(araddr_i)) begin
+  always @(posedge clk_i) if (rst_ni && on && arvalid_i && arready_i && arid_i == BackId) begin
     if ((araddr_i < token_base || araddr_i + 64 > ((token_base + token_size + 63) & ~64'd63))
         && (araddr_i < model_base || araddr_i + 64 > model_base + model_size))
       fail($sformatf("R11: read of %h, outside the token and the MODEL region", araddr_i));
@@ -697,6 +692,7 @@ module scoreboard #(
         endcase
       end
     end else begin
+      if (accept_id_i != LineId) fail($sformatf("R24: a token line of queue pair %0d with AWID %0d", Pair, accept_id_i));
       if (accept_strb_i == 0) fail("R10: a token write of no bytes");
       for (int k = 0; k < 16; k++) if (accept_strb_i[4*k +: 4] != 0) begin
         if (accept_strb_i[4*k +: 4] != 4'hF) fail("R10: part of a token was written");
@@ -705,13 +701,10 @@ module scoreboard #(
           if (!wrote[e]) begin
             check_start(e);
             wrote[e]  = 1'b1;
-            writer[e] = accept_id_i;
             for (logic [31:0] n = number[e] + 1; n != tail; n = n + 1)
               if (wrote[entry(n)] && rollout(entry(n)) == rollout(e))
                 fail($sformatf("R5: descriptor %0d runs after %0d of the same rollout", number[e], n));
           end
-          if (writer[e] != accept_id_i) fail($sformatf("R5: workers %0d and %0d run descriptor %0d",
-                                                       writer[e], accept_id_i, number[e]));
           if (checked[e]) fail($sformatf("R3: token of descriptor %0d after its completion", number[e]));
         end
       end
@@ -945,8 +938,6 @@ module scoreboard #(
                        desc.opcode, desc.flags));
       if (done.worker_id >= 16 || !in_use[done.worker_id[3:0]])
         fail($sformatf("worker_id %0d, in use are %b", done.worker_id, in_use));
-      if (wrote[which] && done.worker_id != writer[which])
-        fail($sformatf("worker_id of %0d is %0d, AWID was %0d", index, done.worker_id, writer[which]));
       if (done.sq_head - oldest > received - oldest || done.sq_head - oldest <= index - oldest)
         fail($sformatf("sq_head %0d with completion of %0d, read are %0d", done.sq_head, index, received));
       if (done.sq_head - last_sq_head > received - last_sq_head)

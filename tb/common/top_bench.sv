@@ -142,7 +142,7 @@ module top_bench #(
     host.await_state(STATE_ACTIVE, 0, "STATE.ACTIVE = 0 after a reset of the device");
     u_protocol.quiet = 1'b1;
     if (u_memory.pending != 0) fail("R12: ACTIVE fell with writes in flight");
-    if (u_memory.ar_head != u_memory.ar_tail || m_axi_rvalid) fail("R12: ACTIVE fell with reads in flight");
+    if (u_memory.reading != 0 || m_axi_rvalid) fail("R12: ACTIVE fell with reads in flight");
     u_protocol.expect_balanced;
     repeat (20) @(posedge clk);
     bus_lives = 1'b0;

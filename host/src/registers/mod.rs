@@ -506,23 +506,24 @@ impl Registers {
         use Register as R;
         let get = |register| self.config(register, place);
         let wide = |low, high| u64::from(get(high)) << 32 | u64::from(get(low));
-        let base = |low, high| Some(wide(low, high)).filter(|base| base % 64 == 0);
+        let base = |low, high| Some(wide(low, high)).filter(|value| value % 64 == 0);
         let ring = |base, size, start| {
             let depth = Depth::new("", get(size)).ok()?;
             Some(Ring { base, depth, head: get(start), tail: get(start) })
         };
         let sq = ring(base(R::SqBaseLo, R::SqBaseHi)?, R::SqSize, R::SqStart)?;
         let cq = ring(base(R::CqBaseLo, R::CqBaseHi)?, R::CqSize, R::CqStart)?;
+        // R11: regions are whole lines, as a device may read them by the line.
         let (token_base, token_size) =
-            (base(R::TokenBaseLo, R::TokenBaseHi)?, wide(R::TokenSizeLo, R::TokenSizeHi));
-        let (kv_base, kv_size) = (base(R::KvBaseLo, R::KvBaseHi)?, wide(R::KvSizeLo, R::KvSizeHi));
-        let (logp_base, logp_size) = (base(R::LogpBaseLo, R::LogpBaseHi), wide(R::LogpSizeLo, R::LogpSizeHi));
+            (base(R::TokenBaseLo, R::TokenBaseHi)?, base(R::TokenSizeLo, R::TokenSizeHi)?);
+        let (kv_base, kv_size) = (base(R::KvBaseLo, R::KvBaseHi)?, base(R::KvSizeLo, R::KvSizeHi)?);
+        let (logp_base, logp_size) = (base(R::LogpBaseLo, R::LogpBaseHi), base(R::LogpSizeLo, R::LogpSizeHi));
         // Of a device that has no log-probabilities these registers hold nothing of meaning.
         let (logp_base, logp_size) =
-            if self.built.has(R::LogpBaseLo) { (logp_base?, logp_size) } else { (0, 0) };
+            if self.built.has(R::LogpBaseLo) { (logp_base?, logp_size?) } else { (0, 0) };
         let region = |[low, size]: [Register; 2]| {
             let region = Region { base: self.wide(low, place), size: self.wide(size, place) };
-            region.base.is_multiple_of(64).then_some(region)
+            (region.base | region.size).is_multiple_of(64).then_some(region)
         };
         let (model, arenas) = if self.built.has(R::ModelBaseLo) {
             let [first, second, third, fourth] = ARENA_REGISTERS.map(region);
@@ -588,13 +589,16 @@ impl Registers {
         u64::from(half(at + 4)) << 32 | u64::from(half(at))
     }
 
-    /// R11: whether a region lies, whole, in one window of the function; an empty one lies everywhere. Nothing wraps.
+    /// R11: whether a region lies, whole, in one window of the function; an empty one lies everywhere. Nothing wraps: a window that does
+    /// holds nothing.
     fn has_window(&self, place: Place, base: u64, bytes: u64) -> bool {
         let get = |low: Register| self.wide(low, place);
         bytes == 0
             || WINDOWS.iter().any(|&[start, size]| {
-                let above = base.checked_sub(get(start));
-                above.is_some_and(|above| get(size).checked_sub(above).is_some_and(|room| bytes <= room))
+                let (start, size) = (get(start), get(size));
+                let wraps = size.checked_sub(1).is_some_and(|last| start.checked_add(last).is_none());
+                let above = base.checked_sub(start).filter(|_| !wraps);
+                above.is_some_and(|above| size.checked_sub(above).is_some_and(|room| bytes <= room))
             })
     }
 
