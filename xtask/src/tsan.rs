@@ -70,7 +70,7 @@ pub fn run(root: &Path, cases: Cases) -> Result<()> {
 fn in_parts(root: &Path, filter: &[&str]) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(PARTS);
     // Compiled once, before the first of them runs.
-    shell::run(&mut instrumented(root, "kernel", &["--list"]).stdout(Stdio::null()))?;
+    shell::run(instrumented(root, "kernel", &["--list"]).stdout(Stdio::null()))?;
     let ended = std::thread::scope(|scope| {
         let parts = (0..cores).map(|part| {
             scope.spawn(move || {
