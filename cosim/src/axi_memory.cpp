@@ -228,7 +228,7 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
     // A message, or an event, may be sent to where there is no memory.
     const bool is_there = burst.id < kMessageId || is_store || lies(address);
     if (is_store) {
-        monitor_.store(address, burst.user);
+        monitor_.store(address, strobe, burst.user);
     } else if (is_event) {
         monitor_.event(burst.id - kEventId, address, strobe, data, burst.user);
     } else if (is_message) {
@@ -287,7 +287,7 @@ void AxiMemory<Chaos>::accept_single(uint64_t address, uint32_t id, uint32_t siz
     check_id(id, address);
     uint32_t completions = 0;
     if (is_store(id, address)) [[unlikely]] {
-        monitor_.store(address, user);
+        monitor_.store(address, strobe, user);
     } else if (id >= kEventId) [[unlikely]] {
         monitor_.event(id - kEventId, address, strobe, data, user);
     } else if (id >= kCompletionId) {

@@ -1,4 +1,4 @@
-// What R11 says of engine 1's own accesses: what it writes lies, whole, in an arena of its function, and an image's header that is read
+// What R11 says of engine 1's own accesses: keys and values that it writes lie, whole, in an arena of its function, and an image's header that is read
 // back in the function's MODEL region. It knows the function's registers alone.
 #pragma once
 
@@ -21,12 +21,15 @@ public:
         if (at < kBytes) registers_[at / 4] = value;
     }
     bool in_model(uint64_t address) const { return lies(0, address); }
-    void store(uint64_t address) const {
+    bool in_arena(uint64_t address) const {
         for (uint32_t arena = 0; arena < kArenas; ++arena) {
-            if (lies(kArena0 + arena * kEach, address)) return;
+            if (lies(kArena0 + arena * kEach, address)) return true;
         }
-        char text[96];
-        std::snprintf(text, sizeof text, "a line of keys and values at 0x%" PRIx64 " lies in no arena", address);
+        return false;
+    }
+    [[noreturn]] static void astray(uint64_t address) {
+        char text[128];
+        std::snprintf(text, sizeof text, "a store of engine 1 at 0x%" PRIx64 " lies in no arena, and is no log-probability", address);
         fail_memory("R11", text);
     }
 

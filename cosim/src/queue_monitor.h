@@ -59,6 +59,14 @@ public:
         }
     }
 
+    // Whether a beat that engine 1 stores is one whole word of the log-probabilities: R27, of a PREFILL that scores.
+    bool takes_score(uint64_t address, uint64_t strobe) const {
+        if (!active_ || strobe == 0) return false;
+        const uint32_t byte = static_cast<uint32_t>(__builtin_ctzll(strobe));
+        const uint64_t offset = address + byte - logp_base_;
+        return byte % 4 == 0 && strobe >> byte == 0xF && offset < logp_size_ && logp_size_ - offset >= 4;
+    }
+
     // One beat of completions; returns how many it holds. R4: only released slots, each once and in order.
     uint32_t completion_beat(uint64_t address, uint64_t strobe, const uint32_t* data);
     // How many a beat with such strobes holds.
@@ -177,9 +185,13 @@ public:
     }
     // An event and a line of keys and values of one function have the same ID: the former lies in its ring.
     bool in_ring(uint32_t function, uint64_t address) const { return events_[function].has(address); }
-    // A line of keys and values of engine 1.
-    void store(uint64_t address, uint32_t user) {
-        if (user != hostile_) models_[user % kFunctions].store(address);
+    // A line of keys and values of engine 1, or a word that scores a given token.
+    void store(uint64_t address, uint64_t strobe, uint32_t user) {
+        if (user == hostile_ || models_[user % kFunctions].in_arena(address)) return;
+        for (uint32_t queue = 0; queue < queues_; ++queue) {
+            if (monitors_[queue].owner() == user && monitors_[queue].takes_score(address, strobe)) return;
+        }
+        ModelWatch::astray(address);
     }
     uint32_t queues() const { return queues_; }
 

@@ -35,8 +35,6 @@ struct Sequence {
   bool is_sound;
   uint64_t table;      // bus address
   uint64_t tokens;     // of a PREFILL: bus address of that of position 0
-  uint64_t logps;      // likewise of its log-probability
-  uint64_t room;       // bytes of logits, at the end of the cache
   uint64_t arena_base;
   uint64_t arena_size;
   uint64_t block_bytes;
@@ -77,7 +75,6 @@ struct Sequence {
                at.kv_offset + 64 + 4ull * entries <= session.kv_size;
     if (is_prefill) {
       tokens = session.token_base + prompt;
-      logps = session.logp_base + prompt;
       uint64_t size = session.token_size;
       if (scores && session.logp_size < size) size = session.logp_size;
       // The last token is scored by the step before it.
@@ -85,7 +82,7 @@ struct Sequence {
       is_sound = is_sound && lies && start <= end;
     }
     // What the cache does not hold this device does not run.
-    room = sampling.truncates() ? (4ull * model.vocabulary + 63) / 64 * 64 : 0;
+    const uint64_t room = room_of(model.vocabulary);
     const uint64_t most = room < cache_bytes ? (cache_bytes - room) / block_bytes : 0;
     if (entries > most) entries = static_cast<uint32_t>(most);
     // What has nothing to do looks at nothing else.
@@ -96,6 +93,11 @@ struct Sequence {
   __device__ void resume(uint32_t position) {
     first = position;
     copies = false;
+  }
+
+  // Bytes of logits, at the end of the cache.
+  __device__ __forceinline__ uint64_t room_of(uint32_t vocabulary) const {
+    return sampling.truncates() ? (4ull * vocabulary + 63) / 64 * 64 : 0;
   }
 
   // A PREFILL of no position.
@@ -326,7 +328,7 @@ class Worker {
       Team::sync();
       if (!job.steps) break;
       const Sampled sampled =
-          Block<Team>::step(with_room(), reinterpret_cast<char*>(job.block), job.token, job.position, !is_prefill || job.sequence.scores,
+          Block<Team>::step(with_room(loaded.vocabulary), reinterpret_cast<char*>(job.block), job.token, job.position, !is_prefill || job.sequence.scores,
                       job.sequence.sampling);
       made++;
       if (DOORBELL_FAULT(SwitchesInStep) && made == 1) {
@@ -337,7 +339,8 @@ class Worker {
         if (is_prefill) {
           if (job.sequence.scores) {
             const uint32_t at = job.position + (DOORBELL_FAULT(ScoresEarly) ? 0 : 1);
-            order::store_relaxed_sys(reinterpret_cast<uint32_t*>(job.sequence.logps) + at, sampled.logp);
+            const uint64_t logps = session.logp_base + (job.sequence.tokens - session.token_base);
+            order::store_relaxed_sys(reinterpret_cast<uint32_t*>(logps) + at, sampled.logp);
           }
           job.goes_on = job.position + 1 != job.sequence.end;
         } else {
@@ -377,8 +380,8 @@ class Worker {
   }
 
   // The cache, with logits at its end where the rollout has them.
-  __device__ __forceinline__ Cache with_room() const {
-    return Cache{cache.local, reinterpret_cast<int32_t*>(cache.local + language.cache_bytes - job.sequence.room)};
+  __device__ __forceinline__ Cache with_room(uint32_t vocabulary) const {
+    return Cache{cache.local, reinterpret_cast<int32_t*>(cache.local + language.cache_bytes - job.sequence.room_of(vocabulary))};
   }
 
   // The position that is next, its token and its block. One thread calls it.
