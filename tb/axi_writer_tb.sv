@@ -1,7 +1,7 @@
 // axi_writer on a memory with stalls and latency: every beat reaches the bus once with its address, ID, strobes and
 // data, in order per source, and with the function of its queue pair; an urgent completion goes before token lines, another one behind them, and a message
 // before all; never more than MAX_WRITES token lines in flight; idle says when nothing is left. Of the responses of a function's ID it
-// says which are those of an engine's lines.
+// says which are those of an engine's lines, whose strobes are of bytes.
 module axi_writer_tb;
   import bench_pkg::*;
   import core_pkg::*;
@@ -213,7 +213,7 @@ module axi_writer_tb;
       store_owner  <= 4'(below(16));
       store_addr   <= Base + 64 * below(Lines);
       store_data   <= {16{rnd()}};
-      store_strobe <= chance(50) ? '1 : 64'hF << 4 * below(16);
+      store_strobe <= chance(30) ? '1 : chance(50) ? 64'h3 << 2 * below(32) : {rnd(), rnd()};    // bytes
     end else if (chance(5)) store_urgent <= 1'b1;
     want <= !chance(stall_line);
     if (!line_waits || took_line || !line_ready[line_worker]) begin

@@ -76,8 +76,10 @@ module protocol_monitor #(
         if ((^wstrb_i) === 1'bx) fail("AXI: WSTRB carries X");
         if (wready_i) begin
           if ((^wdata_i) === 1'bx) fail("AXI: WDATA carries X");
-          for (int k = 0; k < 16; k++)
-            if (!wstrb_i[4*k] && wdata_i[32*k +: 32] !== 0) fail("AXI: a word of WDATA that is not written is not 0");
+          for (int k = 0; k < 16; k++) if (wstrb_i[4*k +: 4] !== 4'hF) begin
+            for (int b = 4 * k; b < 4 * k + 4; b++)
+              if (!wstrb_i[b] && wdata_i[8*b +: 8] !== 0) fail("AXI: a byte of WDATA that is not written is not 0");
+          end
         end
       end
       if (arvalid_i) begin
