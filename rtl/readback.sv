@@ -238,10 +238,7 @@ module readback
     line_done = 1'b0;
     word      = '0;
     fits      = 1'b0;
-    ask_o     = 1'b0;
-    load_o    = 1'b0;
     eats      = 1'b0;
-    seeks     = 1'b0;
     need      = 2'd1;
     if (busy_q) begin
       hand_on   = on[hand_pair];
@@ -258,14 +255,16 @@ module readback
       if (scores) word = line[{step_q, 5'd0} +: 32];
       fits      = header.version == what_q[15:0] && header.model_id == {15'd0, language_q}
                && header.length == {25'd0, language_q, 6'd0} && header.check == mixed_q;
-      ask_o     = state_q == Ask || state_q == Load;
-      load_o    = state_q == Load && hand_on;
-      // A line is done with; another one is to be asked for.
+      // A line is done with.
       eats      = line_done || (state_q == Check && hash_q == 2'd3 && fits && language_q);
-      seeks     = (state_q == Ask && hand_on && what_q[17:16] != 2'd3 && !ask_resident_i && !ask_occupied_i) || (eats && publishes_q)
-               || (Engines > 1 && state_q == Image && !quits && sound && !header_q && !named_q);
     end
   end
+
+  // Beside the process: policy_slots answers in between. Another line is to be asked for.
+  assign ask_o  = busy_q && (state_q == Ask || state_q == Load);
+  assign load_o = busy_q && state_q == Load && hand_on;
+  assign seeks  = busy_q && ((state_q == Ask && hand_on && what_q[17:16] != 2'd3 && !ask_resident_i && !ask_occupied_i) || (eats && publishes_q)
+                            || (Engines > 1 && state_q == Image && !quits && sound && !header_q && !named_q));
 
   // The step's range with all words of the line.
   always_comb begin

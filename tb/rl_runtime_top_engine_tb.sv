@@ -247,12 +247,12 @@ module rl_runtime_top_engine_tb;
     publish(3, POLICY_WAIT, Wrongs - 1, 0, ERR_NONE);
     refuse_some(30);
     end_case;
-    // Without a MODEL region, or with one that is too short by a byte, no image lies in it.
+    // Without a MODEL region, or with one that is too short by a line, no image lies in it.
     bench.host.model_size = 64'd0;
     bench.host.enable;
     publish(1, POLICY_WAIT, 0, 0, ERR_NONE);
     end_case;
-    bench.host.model_size = 64'd16383;
+    bench.host.model_size = 64'd16320;
     bench.host.enable;
     publish(1, POLICY_WAIT, 25, 0, ERR_NONE);
     run_hash(0);
