@@ -564,7 +564,8 @@ impl Pipeline {
 
     /// Brings back what host memory keeps of a rollout, into blocks of its own. `false` if there are too few now.
     fn swap_in(&mut self, id: RolloutId) -> Result<bool, RuntimeError> {
-        let Some(Sequences { language, regions, table, swap: Some(swap), generation }) = &mut self.language
+        let Some(Sequences { language, regions, table, swap: Some(swap), generation, .. }) =
+            &mut self.language
         else {
             return Ok(true);
         };
