@@ -154,8 +154,8 @@ fn what_is_kept_is_what_the_rule_says() {
         let is_within = |token: usize| truncation.top_p == 0 || sum(y(token) + 1) < wanted;
         let is_near = |token: usize| truncation.min_p == 0 || y(token) >= most - i64::from(truncation.min_p);
         let held = truncation.of(&logits, sharpness);
-        for token in 0..count {
-            let kept = logits[token] >= held.logit && y(token) >= held.power;
+        for (token, &logit) in logits.iter().enumerate() {
+            let kept = logit >= held.logit && y(token) >= held.power;
             let expected = is_first(token) && is_within(token) && is_near(token);
             assert_eq!(kept, expected, "token {token} of {count}, {truncation:?}, {sharpness:?}");
         }
