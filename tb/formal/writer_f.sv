@@ -161,7 +161,8 @@ module writer_f import core_pkg::*; (
     // Of its own places a worker has one whatever the others hold.
     for (int w = 0; w < 2; w++) begin
       if (lines[w] < 4'(Own) && aw_left < 3'd2 && w_left < 3'd2 && !message_valid_i && !event_urgent_i && !store_urgent_i && !completion_urgent_i) assert (line_ready[w]);
-      if (lines[0] + lines[1] == 4'(MAX_WRITES)) assert (!line_ready[w]);
+      // And it never takes the other one's.
+      if (lines[w] == 4'(MAX_WRITES - Own) || lines[0] + lines[1] == 4'(MAX_WRITES)) assert (!line_ready[w]);
     end
     assert (idle == (flying == '0));
   end
