@@ -137,6 +137,7 @@ module writer_f import core_pkg::*; (
     if (message_valid_i) assume (started[message_queue_i] && message_addr_i[1:0] == '0);
     if (event_valid_i) assume (event_addr_i[4:0] == '0);
     if (store_valid_i) assume (store_addr_i[5:0] == '0);
+    if (bvalid_i) assume (bid_i < 6'd2 || bid_i >= COMPLETION_AXI_ID);
     if (bvalid_i) assume (flying > 5'(aw_left > w_left ? aw_left : w_left) && (bid_i < 6'd2 ? lines[bid_i[0]] != '0 : flying > 5'(lines[0]) + 5'(lines[1])));
     if (flying == '1 || lines[0] == '1 || lines[1] == '1) assume (!goes);
   end
@@ -161,7 +162,8 @@ module writer_f import core_pkg::*; (
     // Of its own places a worker has one whatever the others hold.
     for (int w = 0; w < 2; w++) begin
       if (lines[w] < 4'(Own) && aw_left < 3'd2 && w_left < 3'd2 && !message_valid_i && !event_urgent_i && !store_urgent_i && !completion_urgent_i) assert (line_ready[w]);
-      if (lines[0] + lines[1] == 4'(MAX_WRITES)) assert (!line_ready[w]);
+      // And it never takes the other one's.
+      if (lines[w] == 4'(MAX_WRITES - Own) || lines[0] + lines[1] == 4'(MAX_WRITES)) assert (!line_ready[w]);
     end
     assert (idle == (flying == '0));
   end

@@ -133,7 +133,9 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         };
         let said = match (&trial, verdict) {
             (Trial::Holds | Trial::Inducts(_), Ok(Verdict::Passed)) => Ok(String::new()),
-            (Trial::Holds | Trial::Inducts(_), Ok(Verdict::Failed(place))) => Err(format!("fails at {place}")),
+            (Trial::Holds | Trial::Inducts(_), Ok(Verdict::Failed(place))) => {
+                Err(format!("fails at {place}"))
+            }
             (_, Ok(Verdict::Failed(place))) => Ok(format!(": {place}")),
             (_, Ok(Verdict::Passed)) => Err("does not".to_owned()),
             (_, Err(error)) => Err(format!("{error:#}")),
@@ -235,7 +237,8 @@ impl Tools<'_> {
         );
         self.output(&room, YOSYS[1], &["-q", "-p", &script], true)?;
         let steps = depth.to_string();
-        let mut options = vec!["-s", SOLVER[1], "--noincr", "--unroll", "--noprogress", "-t", &steps, "model.smt2"];
+        let mut options =
+            vec!["-s", SOLVER[1], "--noincr", "--unroll", "--noprogress", "-t", &steps, "model.smt2"];
         if self.inducts {
             options.insert(0, "-i");
         }
