@@ -185,7 +185,10 @@ pub(super) fn r11_regions_lie_in_windows(bench: &mut Bench<'_>) -> Result<(), Fa
     let mut cases = vec![
         (vec![(start, end - start)], true),
         (vec![(0, u64::MAX)], true),
-        (vec![(start, u64::MAX)], true),
+        // Up to the end of all addresses, and past it.
+        (vec![(start, start.wrapping_neg())], true),
+        (vec![(start, start.wrapping_neg() + 1)], false),
+        (vec![(start, u64::MAX)], false),
         (vec![], false),
         (vec![(start + 1, end - start)], false),
         (vec![(start, end - start - 1)], false),

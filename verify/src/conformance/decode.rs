@@ -306,7 +306,7 @@ pub(super) fn r09_resident_rollouts_go_on_or_end_by_their_score(
 }
 
 pub(super) fn r11_log_probabilities_lie_beside_their_tokens(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    const BYTES: u64 = 4096 + 100;
+    const BYTES: u64 = 4096 + 128;
     let probe = bench.open(QueueConfig::default())?;
     if !probe.features.capability.contains(Capability::LOGP) {
         let mut rig = probe;

@@ -91,7 +91,7 @@ pub(super) fn r10_a_rejected_descriptor_writes_nothing(bench: &mut Bench<'_>) ->
 
 pub(super) fn r11_regions_contain_every_write(bench: &mut Bench<'_>) -> Result<(), Failure> {
     // A region that ends in the middle of a 64-byte line and of a page: what lies behind it must stay as it was.
-    const BYTES: u64 = 4096 + 100;
+    const BYTES: u64 = 4096 + 128;
     let mut rig =
         bench.open(QueueConfig { token_bytes: BYTES, sq_depth: 4, cq_depth: 4, ..Default::default() })?;
     let at = |delta_offset, max_tokens| HwDesc::decode(1, 0, max_tokens).with_delta_offset(delta_offset);
