@@ -211,7 +211,8 @@ module rl_runtime_top
   logic [3:0]   item_last, item_how, line_first, line_last, line_queue, beat_first, beat_last, beat_queue;
   logic [63:0]  line_addr, beat_addr;
   logic [511:0] line_data, beat_data;
-  logic         line_waits, line_valid, done_valid;
+  logic         line_waits, line_valid, line_turn, done_valid;
+  logic [Workers-1:0] line_place;
   logic [Workers-1:0] line_ready, done_ready;
   done_t        done;
   logic [LINE_COUNT_BITS-1:0] done_after;
@@ -839,6 +840,8 @@ module rl_runtime_top
     .line_last_i         (line_last),
     .line_data_i         (line_data),
     .line_ready_o        (line_ready),
+    .line_place_o        (line_place),
+    .line_turn_o         (line_turn),
     .completion_valid_i  (completion_valid),
     .completion_urgent_i (completion_urgent),
     .completion_queue_i  (beat_queue),
@@ -1158,6 +1161,8 @@ module rl_runtime_top
     .worker_o     (item_worker),
     .delivered_o  (delivered),
     .line_waits_o (line_waits),
+    .line_place_i (line_place),
+    .line_turn_i  (line_turn),
     .line_valid_o (line_valid),
     .line_ready_i (line_ready),
     .done_valid_o (done_valid),
