@@ -1,5 +1,6 @@
 // The write side of the AXI master: one 64-byte beat per cycle, each its own burst, so none crosses 4 KiB.
-// A message goes before all else: it is rare. A full completion beat goes before token lines, half a one behind them.
+// Messages, urgent lines of an engine, urgent events, full completion beats, token lines, half a completion beat: so they go, but none waits for ever (R28).
+// Behind a message another kind goes first, and behind eight beats of others a token line.
 // Responses that are withheld from one queue pair leave room for the writes of the others. Completions come with a place
 // (completion_ring); of messages a queue pair has one in flight (interrupts). Events and lines of an engine share their function's ID.
 module axi_writer
@@ -17,7 +18,7 @@ module axi_writer
   input  logic [3:0]   start_queue_i,
   input  queue_config_t start_config_i,
 
-  input  logic         line_waits_i,
+  input  logic         line_waits_i,     // a line could go but for the port
   input  logic         line_valid_i,     // only with the worker's bit of line_ready_o
   input  logic [3:0]   line_queue_i,
   input  logic [63:0]  line_addr_i,
@@ -26,6 +27,8 @@ module axi_writer
   input  logic [511:0] line_data_i,
   input  logic [4*Workers-1:0] pairs_i,      // early: the queue pair of each worker's oldest descriptor
   output logic [Workers-1:0] line_ready_o,   // early: does not depend on line_valid_i
+  output logic [Workers-1:0] line_place_o,   // there is a place for a line of the worker, whoever has the port
+  output logic         line_turn_o,      // the port is the lines' in this cycle
 
   input  logic         completion_valid_i,
   input  logic         completion_urgent_i,
@@ -135,20 +138,40 @@ module axi_writer
     .ready_o (may_write)
   );
 
+  // R28: what waits is passed over by a bounded number of beats. A message lets one beat go before the next one, and token lines have the port behind
+  // eight beats of others.
+  logic       message_first, line_turn, was_message_q;
+  logic [3:0] passed_q;
+  assign line_turn     = passed_q[3] && line_waits_i;
+  assign line_turn_o   = line_turn;
+  assign line_place_o  = line_may;
+  assign message_first = message_valid_i && !was_message_q && !line_turn;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      was_message_q <= 1'b0;
+      passed_q      <= '0;
+    end else if (room) begin
+      was_message_q <= use_message;
+      if (line_valid_i || !line_waits_i) passed_q <= '0;
+      else if (push)                     passed_q <= passed_q + 1'b1;
+    end
+  end
+
   assign room               = !aw_full && !w_full;
-  assign message_ready_o    = room;
-  assign use_message        = message_valid_i && room;
+  assign message_ready_o    = room && !was_message_q && !line_turn;
+  assign use_message        = message_valid_i && message_ready_o;
   // An event takes the port where nobody else wants it, or once it has waited long enough.
   assign store_first        = (Engines > 1) && store_valid_i && store_urgent_i;
   // A line of an engine goes where nobody else wants the port, or likewise.
-  assign store_ready_o      = (Engines > 1) && room && !message_valid_i && (store_urgent_i || !(line_waits_i || completion_valid_i || event_valid_i));
+  assign store_ready_o      = (Engines > 1) && room && !message_first && !line_turn && (store_urgent_i || !(line_waits_i || completion_valid_i || event_valid_i));
   assign use_store          = store_valid_i && store_ready_o;
   assign event_first        = (event_valid_i && event_urgent_i) || store_first;
-  assign event_ready_o      = room && !message_valid_i && !store_first && (event_urgent_i || !(line_waits_i || completion_valid_i));
+  assign event_ready_o      = room && !message_first && !line_turn && !store_first && (event_urgent_i || !(line_waits_i || completion_valid_i));
   assign use_event          = event_valid_i && event_ready_o;
-  assign line_ready_o       = (room && !message_valid_i && !event_first && !(completion_valid_i && completion_urgent_i))
+  assign line_ready_o       = (room && (line_turn || (!message_first && !event_first && !(completion_valid_i && completion_urgent_i))))
                             ? line_may : '0;
-  assign completion_ready_o = room && !message_valid_i && !event_first && (completion_urgent_i || !line_waits_i);
+  assign completion_ready_o = room && !message_first && !line_turn && !event_first && (completion_urgent_i || !line_waits_i);
   assign use_completion     = completion_valid_i && completion_ready_o;
   assign sent_o             = use_completion || line_valid_i;
   assign push               = sent_o || use_message || use_event || use_store;

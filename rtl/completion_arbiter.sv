@@ -16,7 +16,9 @@ module completion_arbiter #(
   output logic [Workers-1:0] delivered_o,      // one-hot: the end of a descriptor was taken
 
   // Write port.
-  output logic               line_waits_o,     // some line wants the port
+  output logic               line_waits_o,     // some line could go but for the port
+  input  logic [Workers-1:0] line_place_i,     // there is a place for a line of this worker
+  input  logic               line_turn_i,      // nothing but a line goes
   output logic               line_valid_o,     // late: depends on the ready signals
   input  logic [Workers-1:0] line_ready_i,     // early: the port takes a line of this worker
 
@@ -27,14 +29,14 @@ module completion_arbiter #(
   logic [Workers-1:0] eligible, grant;
   logic               taken;
 
-  assign line_waits_o = (valid_i & has_line_i) != '0;
+  assign line_waits_o = (valid_i & has_line_i & line_place_i & (done_ready_i | ~has_done_i)) != '0;
   assign taken        = grant != '0;
   assign take_o       = grant;
   assign taken_o      = taken;
 
   always_comb begin
     eligible = '0;
-    if (valid_i != '0) eligible = valid_i & (line_ready_i | ~has_line_i) & (done_ready_i | ~has_done_i);
+    if (valid_i != '0) eligible = valid_i & ((has_line_i & line_ready_i) | (~has_line_i & ~{Workers{line_turn_i}})) & (done_ready_i | ~has_done_i);
   end
 
   round_robin #(.N(Workers)) u_round_robin (

@@ -210,7 +210,8 @@ module rl_runtime_top
   logic [3:0]   item_last, item_how, line_first, line_last, line_queue, beat_first, beat_last, beat_queue;
   logic [63:0]  line_addr, beat_addr;
   logic [511:0] line_data, beat_data;
-  logic         line_waits, line_valid, done_valid;
+  logic         line_waits, line_valid, line_turn, done_valid;
+  logic [Workers-1:0] line_place;
   logic [Workers-1:0] line_ready, done_ready;
   done_t        done;
   logic        release_cq, release_ok, completion_valid, completion_urgent, completion_ready;
@@ -843,6 +844,8 @@ module rl_runtime_top
     .line_data_i         (line_data),
     .pairs_i             (pairs),
     .line_ready_o        (line_ready),
+    .line_place_o        (line_place),
+    .line_turn_o         (line_turn),
     .completion_valid_i  (completion_valid),
     .completion_urgent_i (completion_urgent),
     .completion_queue_i  (beat_queue),
@@ -1168,6 +1171,8 @@ module rl_runtime_top
     .worker_o     (item_worker),
     .delivered_o  (delivered),
     .line_waits_o (line_waits),
+    .line_place_i (line_place),
+    .line_turn_i  (line_turn),
     .line_valid_o (line_valid),
     .line_ready_i (line_ready),
     .done_valid_o (done_valid),

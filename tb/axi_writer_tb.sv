@@ -1,6 +1,6 @@
 // axi_writer on a memory with stalls and latency: every beat reaches the bus once with its address, ID, strobes and
 // data, in order per source, and with the function of its queue pair; an urgent completion goes before token lines, another one behind them, and a message
-// before all; never more than MAX_WRITES token lines in flight; idle says when nothing is left. Of the responses of a function's ID it
+// before all. But none waits for ever (R28): behind a message another beat goes first, and behind eight beats of others a token line; never more than MAX_WRITES token lines in flight; idle says when nothing is left. Of the responses of a function's ID it
 // says which are those of an engine's lines, whose strobes are of bytes.
 module axi_writer_tb;
   import bench_pkg::*;
@@ -15,8 +15,8 @@ module axi_writer_tb;
   int   cycle;
   clock_reset #(.Limit(60000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
-  logic         line_waits = 1'b0, line_valid, want = 1'b0;
-  logic [15:0]  line_ready;
+  logic         line_waits = 1'b0, lines_wait, line_valid, line_turn, want = 1'b0;
+  logic [15:0]  line_ready, line_place;
   logic [63:0]  pairs = '0;
   logic [3:0]   line_worker = '0, line_first = '0, line_last = '0, completion_first = '0, completion_last = '0;
   logic [63:0]  line_addr = '0, completion_addr = '0;
@@ -55,11 +55,13 @@ module axi_writer_tb;
   logic [63:0]  accept_addr, accept_strb, effect_addr, effect_strb;
   logic [511:0] accept_data, effect_data;
 
-  assign line_valid = line_waits && want && line_ready[line_worker];
+  // As completion_arbiter has it: a line waits only with a place, and none refuses its turn.
+  assign lines_wait = line_waits && line_place[line_worker];
+  assign line_valid = lines_wait && (want || line_turn) && line_ready[line_worker];
 
   axi_writer #(.Queues(Queues), .Workers(16), .Engines(2)) u_writer (
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config),
-    .line_queue_i(line_queue), .completion_queue_i(completion_queue), .m_axi_awuser(awuser), .line_waits_i(line_waits), .line_valid_i(line_valid), .pairs_i(pairs),
+    .line_queue_i(line_queue), .completion_queue_i(completion_queue), .m_axi_awuser(awuser), .line_waits_i(lines_wait), .line_place_o(line_place), .line_turn_o(line_turn), .line_valid_i(line_valid), .pairs_i(pairs),
     .line_addr_i(line_addr), .line_first_i(line_first), .line_last_i(line_last), .line_data_i(line_data),
     .line_ready_o(line_ready), .completion_valid_i(completion_valid), .completion_urgent_i(completion_urgent),
     .completion_addr_i(completion_addr), .completion_first_i(completion_first), .completion_last_i(completion_last),
@@ -99,7 +101,10 @@ module axi_writer_tb;
   logic [63:0]  want_addr [0:Many-1], want_strb [0:Many-1];
   logic [511:0] want_data [0:Many-1];
   int           w, pushed = 0, seen = 0, acked = 0, stall_line, completion_percent, completions_out = 0, most = 0, k;
-  logic         took_line, took_completion, took_message;
+  logic         took_line, took_completion, took_message, took_other;
+  logic         was_message = 1'b0, urgent_before = 1'b0;   // the last beat was a message; something urgent waited in the last cycle
+  int           passed = 0, others = 0;  // beats of others while a line waits, and since the last line
+  int           turns = 0, let_pass = 0;
   int           messages = 0, messages_acked = 0;
   logic [Queues-1:0] message_out = '0;  // of these queue pairs one is in flight
 
@@ -143,27 +148,39 @@ module axi_writer_tb;
     took_message    = message_valid && message_ready;
     took_event      = event_valid && event_ready;
     took_store      = store_valid && store_ready;
-    if (store_valid && store_urgent && (line_ready != 0 || completion_ready || event_ready)) fail("something may pass an urgent store");
-    if (took_store && !store_urgent && (line_waits || completion_valid || event_valid)) fail("a store passes what waits");
+    took_other      = took_completion || took_message || took_event || took_store;
+    // R28: what waits is passed over by a bounded number of beats.
+    if (line_turn && (!lines_wait || others < 8)) fail($sformatf("a line's turn behind %0d beats of others", others));
+    if (line_turn && took_other) fail("something takes a line's turn");
+    if (took_line && !want) turns = turns + 1;
+    passed = (!lines_wait || took_line) ? 0 : passed + int'(took_other);
+    others = took_line ? 0 : others + int'(took_other);
+    if (passed > 8) fail("R28: a token line is passed over by more than eight beats");
+    if (took_message && was_message && urgent_before) fail("R28: a message goes behind a message, and something urgent waits");
+    if ((took_line || took_completion || took_event || took_store) && message_valid && !was_message && !line_turn) fail("something passes a message");
+    if ((took_line || took_completion || took_event || took_store) && message_valid && was_message) let_pass = let_pass + 1;
+    if (took_line || took_other) was_message = took_message;
+    urgent_before = (completion_valid && completion_urgent && !took_completion) || (event_valid && event_urgent && !took_event) || (store_valid && store_urgent && !took_store);
+    if (store_valid && store_urgent && ((line_ready != 0 && !line_turn) || completion_ready || event_ready)) fail("something may pass an urgent store");
+    if (took_store && !store_urgent && (lines_wait || completion_valid || event_valid)) fail("a store passes what waits");
     if (took_store && (took_line || took_completion || took_event || took_message)) fail("two beats in one cycle, one of them a store");
     if (took_store) begin
       record(EVENT_AXI_ID + store_owner, store_owner, store_addr, store_strobe, store_data);
       stores = stores + 1;
-      if (store_urgent && (line_waits || completion_valid || event_valid)) stores_behind = stores_behind + 1;
+      if (store_urgent && (lines_wait || completion_valid || event_valid)) stores_behind = stores_behind + 1;
     end
     if (took_store || took_event) begin
       k = took_store ? int'(store_owner) : int'(event_owner);
       kind[k*Many + kinds_in[k] % Many] = took_store;
       kinds_in[k] = kinds_in[k] + 1;
     end
-    if (message_valid && (line_ready != 0 || completion_ready || event_ready)) fail("something may pass a message");
-    if (event_valid && event_urgent && (line_ready != 0 || completion_ready)) fail("R23: something may pass an urgent event");
-    if (took_event && !event_urgent && (line_waits || completion_valid)) fail("R23: an event passes what waits");
+    if (event_valid && event_urgent && ((line_ready != 0 && !line_turn) || completion_ready)) fail("R23: something may pass an urgent event");
+    if (took_event && !event_urgent && (lines_wait || completion_valid)) fail("R23: an event passes what waits");
     if (took_event && (took_line || took_completion)) fail("two beats in one cycle, one of them an event");
     if (took_event) begin
       record(EVENT_AXI_ID + event_owner, event_owner, event_addr & ~64'd63, event_addr[5] ? 64'hFFFF_FFFF_0000_0000 : 64'hFFFF_FFFF, {2{event_data}});
       events = events + 1;
-      if (event_urgent && (line_waits || completion_valid)) events_behind = events_behind + 1;
+      if (event_urgent && (lines_wait || completion_valid)) events_behind = events_behind + 1;
     end
     if (took_message) begin
       record(MESSAGE_AXI_ID + message_queue, owner_of(message_queue), message_addr & ~64'd63, 64'hF << message_addr[5:0], {16{message_data}});
@@ -173,7 +190,7 @@ module axi_writer_tb;
     if (took_line && took_completion) fail("two beats in one cycle");
     expect_eq("sent", sent, took_line || took_completion);
     if (completion_valid && completion_urgent && completion_ready && line_ready != 0) fail("a line may pass an urgent completion");
-    if (took_completion && !completion_urgent && line_waits) fail("half a completion beat passes a token line");
+    if (took_completion && !completion_urgent && lines_wait) fail("half a completion beat passes a token line");
     if (took_completion) record(COMPLETION_AXI_ID + completion_queue, owner_of(completion_queue), completion_addr, strobe(completion_first, completion_last), completion_data);
     if (took_line) record(6'(line_queue), owner_of(line_queue), line_addr, strobe(line_first, line_last), line_data);
     if (awvalid && awready) begin
@@ -216,7 +233,7 @@ module axi_writer_tb;
       store_strobe <= chance(30) ? '1 : chance(50) ? 64'h3 << 2 * below(32) : {rnd(), rnd()};    // bytes
     end else if (chance(5)) store_urgent <= 1'b1;
     want <= !chance(stall_line);
-    if (!line_waits || took_line || !line_ready[line_worker]) begin
+    if (!line_waits || took_line || !line_place[line_worker]) begin
       line_waits  <= !chance(stall_line);
       k = below(16);
       w = below(Queues);
@@ -278,6 +295,7 @@ module axi_writer_tb;
     u_protocol.expect_balanced;
     if (events < 200 || events_behind < 50) fail($sformatf("only %0d events, %0d of them before others", events, events_behind));
     if (stores < 200 || stores_behind < 30) fail($sformatf("only %0d stores, %0d of them before others", stores, stores_behind));
+    if (turns < 5 || let_pass < 20) fail($sformatf("only %0d turns of lines, and %0d beats passed a message", turns, let_pass));
     if (messages < 200) fail($sformatf("only %0d messages", messages));
     if (most != MAX_WRITES) fail($sformatf("at most %0d writes were in flight: the limit was not reached", most));
     finish_bench("axi_writer_tb");
