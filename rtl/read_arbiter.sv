@@ -1,11 +1,13 @@
 // Who uses the read port: descriptor fetch, behind it readback, whose reads are single beats, and behind both an engine's bursts, each
 // with IDs of their own. What has been shown on the bus stays there until it is taken (AXI); what was promised to the bus
-// outlives a reset of the device. Data of different IDs may come in any order.
+// outlives a reset of the device. Data of different IDs may come in any order. None waits for ever (R28): what Patience addresses of others have passed
+// goes next, a burst before a read.
 module read_arbiter
   import core_pkg::*;
 #(
   parameter int Queues  = 1,
   parameter int Ahead   = 4,           // reads of readback that may be in flight, of each queue pair
+  parameter int Patience = 8,          // addresses of others that pass a read, or a burst
   parameter int Engines = 1            // 2: there is an engine that reads
 ) (
   input  logic         clk_i,
@@ -51,17 +53,29 @@ module read_arbiter
   logic [CountBits-1:0] count_q;                  // reads that were taken in, and their data has not come
 
   // An engine's burst goes where neither of them wants the port, or once it is on the bus.
-  logic                 burst, burst_held_q;
-  assign burst         = (Engines > 1) && burst_valid_i && (burst_held_q || (!fetch_valid_i && !shown_q));
+  // Those that pass are counted as they are taken. So a turn begins when nothing is on the bus.
+  localparam int PassedBits = $clog2(Patience + 1);
+  logic [PassedBits-1:0] read_passed_q, burst_passed_q;
+  logic                  read_turn, burst_turn, granted;
+  logic                  burst, burst_held_q;
+  assign read_turn     = read_passed_q == PassedBits'(Patience);
+  assign burst_turn    = burst_passed_q == PassedBits'(Patience);
+  assign granted       = m_axi_arvalid && m_axi_arready;
+  assign burst         = (Engines > 1) && burst_valid_i && (burst_held_q || burst_turn || (!fetch_valid_i && !shown_q));
   assign burst_ready_o = burst && m_axi_arready;
   assign burst_beat_o  = (Engines > 1) && m_axi_rvalid && m_axi_rid >= NPU_READ_AXI_ID;
   if (Engines > 1) begin : gen_burst
-    always_ff @(posedge clk_i) burst_held_q <= bus_rst_ni && burst && !m_axi_arready;
+    always_ff @(posedge clk_i) begin
+      burst_held_q <= bus_rst_ni && burst && !m_axi_arready;
+      if (!bus_rst_ni || !burst_valid_i || burst_ready_o) burst_passed_q <= '0;
+      else if (granted)                                   burst_passed_q <= burst_passed_q + 1'b1;
+    end
   end else begin : gen_none
-    assign burst_held_q = 1'b0;
+    assign burst_held_q   = 1'b0;
+    assign burst_passed_q = '0;
   end
 
-  assign mine          = shown_q && (held_q || !fetch_valid_i) && !burst;
+  assign mine          = shown_q && (held_q || !fetch_valid_i || read_turn) && !burst;
   assign fetch_ready_o = m_axi_arready && !mine && !burst;
   assign read_ready_o  = !shown_q;
   assign m_axi_arvalid = fetch_valid_i || shown_q || burst;
@@ -78,10 +92,13 @@ module read_arbiter
       shown_q <= 1'b0;
       held_q  <= 1'b0;
       count_q <= '0;
+      read_passed_q <= '0;
     end else begin
       if (shown_q) begin
         held_q <= mine && !m_axi_arready;
         if (mine && m_axi_arready) shown_q <= 1'b0;
+        if (mine && m_axi_arready)       read_passed_q <= '0;
+        else if (granted && !read_turn) read_passed_q <= read_passed_q + 1'b1;
       end
       if (read_valid_i && read_ready_o) begin
         shown_q <= 1'b1;
@@ -94,7 +111,12 @@ module read_arbiter
   end
 
 `ifndef SYNTHESIS
+  int read_passed_by, burst_passed_by;
   always_ff @(posedge clk_i) begin
+    read_passed_by  <= (!bus_rst_ni || !shown_q || (mine && granted)) ? 0 : read_passed_by + int'(granted);
+    burst_passed_by <= (!bus_rst_ni || !burst_valid_i || burst_ready_o) ? 0 : burst_passed_by + int'(granted);
+    if (bus_rst_ni && (read_passed_by > Patience + 1 || burst_passed_by > Patience))
+      $fatal(1, "R28 read_arbiter: %0d addresses pass a read, %0d a burst", read_passed_by, burst_passed_by);
     if (bus_rst_ni && m_axi_rvalid) begin
       if (m_axi_rid < NPU_READ_AXI_ID ? 32'(m_axi_rid[3:0]) >= 32'(Queues) : Engines == 1 || m_axi_rid >= EVENT_AXI_ID)
         $fatal(1, "R3 read_arbiter: R beat with unknown ID %0d", m_axi_rid);

@@ -81,7 +81,7 @@ module readback_tb;
   logic [1:0]  fail_resp;
   logic [63:0] waiting [0:15];
   int          due [0:15], head = 0, tail = 0, beats = 0, fetch_left = 0;
-  logic        held = 1'b0;
+  logic        held = 1'b0, flood = 1'b0;
   logic [81:0] shown;
 
   always @(posedge clk) if (rst_n) begin
@@ -106,7 +106,14 @@ module readback_tb;
       end
     end
     if (fetch_ready && !(arready && !(arvalid && arid >= READBACK_AXI_ID))) fail("a fetch is taken that is not on the bus");
-    if (fetch_valid && fetch_ready) fetch_valid <= 1'b0;
+    if (below(300) == 0) flood = chance(50);
+    if (fetch_valid && fetch_ready) begin
+      // A flood: one follows the other, each of one slot.
+      fetch_valid <= flood;
+      fetch_addr  <= {rnd(), rnd()} & ~64'd63;
+      fetch_len   <= '0;
+      fetch_id    <= below(Queues);
+    end
     else if (!fetch_valid && chance(stall)) begin
       fetch_valid <= 1'b1;
       fetch_addr  <= {rnd(), rnd()} & ~64'd63;

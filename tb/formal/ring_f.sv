@@ -37,8 +37,8 @@ module ring_f import desc_pkg::*; import core_pkg::*; (
   completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(Depth)) u_ring (
     .clk_i, .rst_ni(run), .bus_rst_ni(run), .start_i(1'b0), .start_queue_i('0), .start_config_i(start_config), .on_i,
     .release_i(1'b0), .release_queue_i('0), .release_head_i('0), .arm_i(1'b0), .reserve_i(1'b0), .reserve_queue_i('0),
-    .line_i(1'b0), .line_worker_i('0), .done_valid_i, .done_i(done), .done_after_i('0), .done_addr_i('0), .done_ready_o(done_ready),
-    .read_valid_o(read_valid), .read_ready_i(1'b1), .answer_i(1'b0), .answer_error_i('0), .answer_result_i('0),
+    .line_i(1'b0), .line_worker_i('0), .line_queue_i('0), .pairs_i({4'd1, 4'd0}), .done_valid_i, .done_i(done), .done_addr_i('0), .done_ready_o(done_ready),
+    .read_valid_o(read_valid), .answer_i('0), .answer_error_i('0), .answer_result_i('0),
     .posted_o(posted), .posted_queue_o(posted_queue), .sq_head_i('0), .group_closes_i(1'b0),
     .beat_valid_o(beat_valid), .beat_urgent_o(beat_urgent), .beat_queue_o(beat_queue), .beat_ready_i,
     .ack_i, .ack_id_i(ack_id), .ack_error_i,
