@@ -93,9 +93,6 @@ module tenants #(
   int            late [0:16*6-1];       // … or come so many cycles late at most
   int            bad  [0:16*6-1];       // … or are errors, percent of them
   int            victim = Queues - 1;
-  // What of R28 the device keeps, beside the rest: reads of different queue pairs have different IDs, and readback serves them in turns; a token line is
-  // passed over by a bounded number of beats.
-  logic          apart = 1'b0, fair = 1'b0;
   int            timeout = 0;           // BUS_TIMEOUT, where functions share workers and the device has it
   int            owner_of [0:15];       // function of each queue pair, as it was started
   int            load_of [0:15];        // Things: what each queue pair publishes
@@ -124,8 +121,9 @@ module tenants #(
     if (q == victim) begin
       case (mix_of[index % 1024])
         Decode: begin
-          desc.opcode       = OP_DECODE;
-          desc.max_tokens   = 20;
+          desc.opcode         = OP_DECODE;
+          desc.policy_version = 16'(version_of[index % 1024]);
+          desc.max_tokens     = 20;
           desc.delta_offset = 64'd256 * (index % 1024);
         end
         Reward: begin
@@ -178,7 +176,9 @@ module tenants #(
     endcase
     desc_of = desc;
   endfunction
-  int mix_of [0:1023];                  // what the victim publishes, by index
+  int mix_of [0:1023];                  // what the victim publishes, by index, …
+  int version_of [0:1023];              // … and the version that a DECODE of it names
+  int version = 0;                      // that it published last
 
   localparam int Kept = 2048;
   logic [Things*Kept-1:0] kept = '0;
@@ -220,9 +220,8 @@ module tenants #(
     m_axi_bvalid = 1'b0;
   end
 
-  assign m_axi_arready = r_wait == 0;
-  assign m_axi_awready = aw_wait == 0;
-  assign m_axi_wready  = w_wait == 0;
+  // Ready changes behind the clock, as all that the device sees.
+  initial {m_axi_arready, m_axi_awready, m_axi_wready} = 3'b111;
 
   function automatic int due(input int key);
     due = cycle + 3 + (late[key] == 0 ? 0 : below(late[key]));
@@ -230,7 +229,7 @@ module tenants #(
 
   always @(posedge clk) if (rst_n) begin
     if (m_axi_arvalid) begin
-      if (r_wait == 0) begin
+      if (m_axi_arready) begin
         int at, key, q;
         q   = int'(m_axi_araddr[31:28]);
         key = int'(m_axi_aruser) * 6 + ((m_axi_araddr[27:24] == 4'(Sq)) ? ReadDesc : ReadBack);
@@ -246,6 +245,7 @@ module tenants #(
         r_wait = below(k_cycles);
       end else r_wait = r_wait - 1;
     end
+    m_axi_arready <= r_wait == 0;
     m_axi_rvalid <= 1'b0;
     if (!r_busy && r_some != '0) begin
       r_pick = -1;
@@ -307,6 +307,7 @@ module tenants #(
           if (number == victim) begin
             if (done.user_data[31:0] >= 32'(published)) fail($sformatf("R3: the victim's completion of descriptor %0d", done.user_data));
             if (done.status == STATUS_ERROR) error_count = error_count + 1;
+            if (done.status == STATUS_ERROR && $test$plusargs("show")) $display("error %0d of descriptor %0d, kind %0d, cycle %0d", done.error, done.user_data[31:0], mix_of[done.user_data % 1024], cycle);
           end
         end
       end
@@ -348,7 +349,7 @@ module tenants #(
 
   always @(posedge clk) if (rst_n) begin
     if (m_axi_awvalid) begin
-      if (aw_wait == 0) begin
+      if (m_axi_awready) begin
         aw_addr[aw_tail % 16] = m_axi_awaddr;
         aw_id[aw_tail % 16]   = m_axi_awid;
         aw_user[aw_tail % 16] = m_axi_awuser;
@@ -356,14 +357,16 @@ module tenants #(
         aw_wait = below(k_cycles);
       end else aw_wait = aw_wait - 1;
     end
+    m_axi_awready <= aw_wait == 0;
     if (m_axi_wvalid) begin
-      if (w_wait == 0) begin
+      if (m_axi_wready) begin
         w_data[w_tail % 16] = m_axi_wdata;
         w_strb[w_tail % 16] = m_axi_wstrb;
         w_tail = w_tail + 1;
         w_wait = below(k_cycles);
       end else w_wait = w_wait - 1;
     end
+    m_axi_wready  <= w_wait == 0;
     while (aw_head != aw_tail && w_head != w_tail) begin
       take_write(aw_addr[aw_head % 16], aw_id[aw_head % 16], aw_user[aw_head % 16], w_data[w_head % 16], w_strb[w_head % 16]);
       aw_head = aw_head + 1;
@@ -577,6 +580,7 @@ module tenants #(
   task automatic begin_victim;
     u_registers.write(fq(REG_CONTROL, victim), CONTROL_ENABLE);
     published      = 0;
+    version        = 0;
     done_before    = done_count[victim];
     life_before    = life_count[owner_of[victim]];
     fault_before   = fault_count[owner_of[victim]];
@@ -584,10 +588,16 @@ module tenants #(
     error_count    = 0;
   endtask
 
+  task automatic next_is(input int index, input int what);
+    mix_of[index % 1024]     = what;
+    version_of[index % 1024] = version;
+    if (what == Policy) version = index + 1;
+  endtask
+
   // Publishes one and waits for its completion, its message and its event; the cycles from the doorbell to the completion.
   task automatic run_one(input int what, input int patience, output int took);
     int from, seen;
-    mix_of[published % 1024] = what;
+    next_is(published, what);
     u_registers.write(own(REG_ARM, victim), published);
     published = published + 1;
     u_registers.write(own(REG_DOORBELL, victim), published);
@@ -622,7 +632,7 @@ module tenants #(
     their_workers = 0;
     weights       = 0;
     k_cycles      = k;
-    for (int what = 0; what < (apart ? 4 : 2); what++) begin
+    for (int what = 0; what < 4; what++) begin
       repeat (6) begin
         run_one(what, 1000, took);
         if (took > alone[k][what]) alone[k][what] = took;
@@ -657,7 +667,7 @@ module tenants #(
     slow = chance(50);
     for (int f = 0; f < Functions; f++) if (f != owner_of[victim]) begin
       for (int a = 0; a < 6; a++) begin
-        late[f*6 + a] = ((does == Late || (does >= Reset && slow)) && (apart || a >= WriteLine)) ? 300 : 0;
+        late[f*6 + a] = (does == Late || (does >= Reset && slow)) ? 300 : 0;
         bad[f*6 + a]  = (does == Erroneous) ? 40 : 0;
       end
       if (does == Withheld) case (what)
@@ -674,7 +684,7 @@ module tenants #(
     repeat (300) @(posedge clk);
     from = cycle;
     number = 0;
-    kinds = fair ? (apart ? 4 : 2) : 1;
+    kinds = 4;
     while (cycle - from < times * n_bound() && errors == 0) begin
       kind  = number % kinds;
       bound = bound_of(kind);
@@ -685,7 +695,7 @@ module tenants #(
       number = number + 1;
     end
     // A FAULT of the victim: the error of a line.
-    if (errors == 0 && (fair || (what != Completions && what != Events))) begin
+    if (errors == 0) begin
       bad[owner_of[victim]*6 + WriteLine] = 100;
       run_one(Decode, alone[k][Decode] + 2 * bound_of(Decode) + 200, took);
       bad[owner_of[victim]*6 + WriteLine] = 0;
@@ -697,7 +707,7 @@ module tenants #(
       if (value != 0) fail($sformatf("R28: %0s %0s: %0d events were dropped", thing_name(what), action_name(does), value));
     end
     // A reset of the victim's function, with eight descriptors under way.
-    for (int n = 0; n < 8; n++) mix_of[(published + n) % 1024] = fair ? below(2) : Nop;
+    for (int n = 0; n < 8; n++) next_is(published + n, below(2));
     published = published + 8;
     u_registers.write(own(REG_DOORBELL, victim), published);
     repeat (between(0, 40)) @(posedge clk);
@@ -724,16 +734,8 @@ module tenants #(
   endtask
   logic [15:0] workers_of_attack = '0;
 
-  // Whether the device keeps what the cell needs.
-  function automatic logic has_cell(input int what, input int does);
-    has_cell = apart || !(what == Readback || ((what == Fetch || what == Publishes) && (does == Withheld || does == Late)));
-  endfunction
-
-  // What the device keeps; K that the whole run is made with.
   task automatic begin_bench;
     while (!rst_n) @(posedge clk);
     @(posedge clk);
-    apart = apart || $test$plusargs("apart") != 0;
-    fair  = fair || $test$plusargs("fair") != 0;
   endtask
 endmodule
