@@ -18,7 +18,7 @@ module rl_runtime_top_matrix16_tb;
       end
       attackers = few ? 16'b1 << below(15) | 16'b1 << below(15) : 16'h7FFF;
       bench.workers_of_attack = few && !bench.shares && bench.owner_of[1] != 0 ? attackers : 16'h7FFF;
-      bench.cell_of(thing, action, attackers, k, drawn(20, 40));
+      bench.cell_of(thing, action, attackers, k, drawn(6, 40));
     end
   endtask
 
@@ -31,7 +31,9 @@ module rl_runtime_top_matrix16_tb;
     // Two functions. First the cell in which queue pairs of a function whose ring runs on move to the victim's, with a fault that waits.
     for (int q = 0; q < 15; q++) bench.give(q, 0, 16'h7FFF);
     bench.workers_of_attack = 16'h7FFF;
-    bench.cell_of(bench.Completions, bench.Reassigned, 16'h00FF, k, drawn(10, 40));
+    bench.cell_of(bench.Completions, bench.Reassigned, 16'h00FF, k, drawn(6, 40));
+    // A flood of NOPs: their completions want the write port in every cycle.
+    bench.cell_of(bench.Completions, bench.Flooded, 16'h7FFF, k, drawn(3, 40));
     some_cells(drawn(1, 6), 1'b1);
     // As many as there are queue pairs.
     for (int q = 0; q < 15; q++) bench.give(q, q, 16'b1 << q);

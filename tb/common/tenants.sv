@@ -547,7 +547,7 @@ module tenants #(
     u_bound = 11 * k_cycles;
   endfunction
   function automatic int n_bound();
-    n_bound = (others + 3) * k_cycles + weights * ((FetchPlaces + 7) / 8) + others + their_workers + (their_workers + 5) * u_bound() + 32;
+    n_bound = (others + 3 + 2 * ((others + 7) / 8)) * k_cycles + weights * ((FetchPlaces + 7) / 8) + others + their_workers + (their_workers + 5) * u_bound() + 32;
   endfunction
   // A descriptor of an attacker, at a worker: 34 tokens.
   function automatic int m_bound();
@@ -557,8 +557,8 @@ module tenants #(
     bound_of = shares ? m_bound() + timeout : n_bound();
     case (what)
       Decode: bound_of = bound_of + 2 * (their_workers + 1) * u_bound();
-      Reward: bound_of = bound_of + 3 * ((others + 1) * 16 + (others + 10) * k_cycles);
-      Policy: bound_of = bound_of + 8 * (others + 1) + (others + 10) * k_cycles;
+      Reward: bound_of = bound_of + 3 * (others + 1) * (16 + 10 * k_cycles);
+      Policy: bound_of = bound_of + (others + 1) * (8 + 10 * k_cycles);
       default: ;
     endcase
   endfunction
