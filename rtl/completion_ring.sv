@@ -247,7 +247,9 @@ module completion_ring
   logic [WorkerBits-1:0] line_worker;
   logic [QueueBits-1:0]  line_pair, acked_pair;
   logic [PlaceBits-1:0]  judged_at_q;
+  /* verilator lint_off UNUSEDSIGNAL */  // of one that is acknowledged not the number
   line_t                 line_now, line_acked;
+  /* verilator lint_on UNUSEDSIGNAL */
   assign line_worker = line_worker_i[WorkerBits-1:0];
   assign line_pair   = (Queues == 1) ? '0 : line_queue_i[QueueBits-1:0];
   assign line_ack    = ack_i && ack_id_i < 6'(Queues);

@@ -106,7 +106,9 @@ module readback
   logic [27:0]           unread_q [0:Slots-1];
   logic [511:0]          data_mem [0:Slots*Ahead-1];
   logic                  asks;
+  /* verilator lint_off UNUSEDSIGNAL */  // 4 bits, whatever was built
   logic [3:0]            ask_number;
+  /* verilator lint_on UNUSEDSIGNAL */
   logic [Queues-1:0]     ask_grant_unused;
   assign on    = Slots'(on_i);
   assign wants = (live_q != '0) ? live_q & more_q & ~full_q & ~faulty_q & on : '0;
@@ -164,7 +166,9 @@ module readback
   logic [7:0]  error_q;
   logic        turn_q;                    // it has scored a line since its turn came
   logic        header_q;                  // the image's header is looked at, behind the HwImage
+  /* verilator lint_off UNUSEDSIGNAL */  // with an engine that has images
   logic        header_since_q;            // … since this cycle
+  /* verilator lint_on UNUSEDSIGNAL */
 
   assign hand_pair     = (Queues == 1) ? '0 : hand_q;
   assign owner         = busy_q ? owner_q[hand_pair] : '0;
@@ -176,7 +180,9 @@ module readback
   logic [Slots-1:0][1:0] need_q;          // lines without which it cannot go; 3: nothing may be in flight
   logic [ContextBits-1:0] parked_mem [0:Slots-1];
   logic [Queues-1:0]     turn_grant_unused;
+  /* verilator lint_off UNUSEDSIGNAL */  // 4 bits, whatever was built
   logic [3:0]            turn_number;
+  /* verilator lint_on UNUSEDSIGNAL */
   logic [QueueBits-1:0]  turn_pair;
   logic                  direct, switches, takes;
   logic [1:0]            need;

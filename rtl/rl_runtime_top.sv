@@ -264,7 +264,7 @@ module rl_runtime_top
   if (Engines == 1) begin : gen_no_rest
     /* verilator lint_off UNUSEDSIGNAL */
     logic unused;
-    assign unused    = completing || interrupts_move || events_move;
+    assign unused    = completing || interrupts_move || events_move || readback_idle;
     /* verilator lint_on UNUSEDSIGNAL */
     assign clk_front = clk_i;
   end else begin : gen_rest

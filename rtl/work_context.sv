@@ -176,7 +176,9 @@ module work_context
     assign pairs_o = '0;
   end else begin : gen_pairs
     logic [3:0]           pair_mem [0:MAX_WORKERS*(1 << PlaceBits)-1];
+  /* verilator lint_off UNUSEDSIGNAL */  // as many as a number can name
     logic [MAX_WORKERS-1:0][3:0] pair_q;
+  /* verilator lint_on UNUSEDSIGNAL */
     logic [PlaceBits-1:0] second;
     assign second  = delivered_i ? oldest_q[worker_i] + 1'b1 : '0;
     assign pairs_o = pair_q[Workers-1:0];
