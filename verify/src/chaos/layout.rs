@@ -23,10 +23,10 @@ pub(super) const HEADERS: u64 = 16;
 pub(super) const CORPUS: u64 = 0;
 pub(super) const HEADER: u64 = 4 * CORPUS_WORDS;
 pub(super) const FIRST_AREA: u64 = HEADER + 64 * HEADERS;
-/// Bytes of the token region, and of the log-probabilities': they end in the middle of a line and of a page.
+/// Bytes of the token region, and of the log-probabilities': they end in the middle of a page.
 pub(super) const TOKEN_BYTES: u64 = FIRST_AREA + 4 * AREA_WORDS * AREAS as u64;
 /// Bytes of the KV region, which nobody accesses.
-pub(super) const KV_BYTES: u64 = 100;
+pub(super) const KV_BYTES: u64 = 128;
 
 const fn pages(bytes: u64) -> usize {
     (bytes as usize).div_ceil(PAGE) * PAGE
