@@ -34,7 +34,7 @@ typedef unsigned long long uint64_t;
 #error "the contract is little-endian, and so must the host be"
 #endif
 
-#define DOORBELL_CONTRACT_VERSION 0x00020001u    // [31:16] major, [15:0] minor
+#define DOORBELL_CONTRACT_VERSION 0x00020002u    // [31:16] major, [15:0] minor
 #define DOORBELL_DEVICE_ID 0x4C454244u           // value of the ID register: 'DBEL' in memory order
 #define DOORBELL_PREFIX_NONE 0xFFFFFFFFu         // prefix_id of a rollout without a shared prefix
 // member of a rollout that is in no group; with STOP, the whole group
@@ -692,7 +692,7 @@ enum doorbell_reg {
 
 // Registers that do not reset to 0.
 #define DOORBELL_RESET_ID 0x4C454244u
-#define DOORBELL_RESET_VERSION 0x00020001u
+#define DOORBELL_RESET_VERSION 0x00020002u
 #define DOORBELL_RESET_MESSAGE_CONTROL 0x00000001u
 #define DOORBELL_RESET_CHECKPOINT_DEFAULT 0xFFFFFFFFu
 #define DOORBELL_RESET_LENGTH_LIMIT 0x00100000u

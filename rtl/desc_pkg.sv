@@ -4,7 +4,7 @@ package desc_pkg;
 
   // No module uses every number of the contract.
   /* verilator lint_off UNUSEDPARAM */
-  localparam logic [31:0] CONTRACT_VERSION = 32'h0002_0001;  // [31:16] major, [15:0] minor
+  localparam logic [31:0] CONTRACT_VERSION = 32'h0002_0002;  // [31:16] major, [15:0] minor
   // value of the ID register: 'DBEL' in memory order
   localparam logic [31:0] DEVICE_ID = 32'h4C45_4244;
   localparam logic [31:0] PREFIX_NONE = 32'hFFFF_FFFF;       // prefix_id of a rollout without a shared prefix
@@ -730,7 +730,7 @@ package desc_pkg;
 
   // Registers that do not reset to 0.
   localparam logic [31:0] RESET_ID = 32'h4C45_4244;
-  localparam logic [31:0] RESET_VERSION = 32'h0002_0001;
+  localparam logic [31:0] RESET_VERSION = 32'h0002_0002;
   localparam logic [31:0] RESET_MESSAGE_CONTROL = 32'h0000_0001;
   localparam logic [31:0] RESET_CHECKPOINT_DEFAULT = 32'hFFFF_FFFF;
   localparam logic [31:0] RESET_LENGTH_LIMIT = 32'h0010_0000;

@@ -4,7 +4,7 @@
 use crate::define::{code_points, record, registers};
 
 /// Version of the contract, `[31:16]` major, `[15:0]` minor.
-pub const CONTRACT_VERSION: u32 = 0x0002_0001;
+pub const CONTRACT_VERSION: u32 = 0x0002_0002;
 /// value of the ID register: 'DBEL' in memory order
 pub const DEVICE_ID: u32 = 0x4C45_4244;
 /// prefix_id of a rollout without a shared prefix
@@ -501,7 +501,7 @@ registers! {
         /// ID (ro): DEVICE_ID
         Id = 0x0_0000, Device, "ID", ReadOnly, Some(0x4C45_4244);
         /// VERSION (ro): contract version, \[31:16\] major, \[15:0\] minor
-        Version = 0x0_0004, Device, "VERSION", ReadOnly, Some(0x0002_0001);
+        Version = 0x0_0004, Device, "VERSION", ReadOnly, Some(0x0002_0002);
         /// CAPABILITY (ro): what the device can do, a bit each
         Capability = 0x0_0008, Device, "CAPABILITY", ReadOnly, None;
         /// WORKER_STATE (ro): \[7:3\] workers busy, saturating; \[2\] a worker is held back by the write port, \[1\] one is in wait states, \[0\] one is busy

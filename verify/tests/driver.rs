@@ -56,7 +56,7 @@ fn a_device_that_is_none_of_ours() {
 fn a_device_of_another_major_version() {
     let read = |register, value| if register == Register::Version { 0x0007_0002 } else { value };
     let error = Driver::new(Tampered { read: Some(read), ..Default::default() }, small()).err();
-    insta::assert_snapshot!(error.expect("VERSION is wrong"), @"tampered: contract version 7.2 instead of 2.1: rebuild host and device from one contract.toml");
+    insta::assert_snapshot!(error.expect("VERSION is wrong"), @"tampered: contract version 7.2 instead of 2.2: rebuild host and device from one contract.toml");
 }
 
 #[test]

@@ -38,7 +38,7 @@ class Register(NamedTuple):
         return self.address + function * self.per_function + queue * self.per_queue
 
 
-CONTRACT_VERSION = 0x0002_0001
+CONTRACT_VERSION = 0x0002_0002
 """[31:16] major, [15:0] minor"""
 DEVICE_ID = 0x4C45_4244
 """value of the ID register: 'DBEL' in memory order"""

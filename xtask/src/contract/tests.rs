@@ -164,7 +164,7 @@ fn workspace() -> TempDir {
 #[case::field_case("name = \"seq_len\"", "name = \"SeqLen\"", "field SeqLen: the name is not snake_case")]
 #[case::wide_constant("value = 0x3F", "value = 0x13F", "constant DESC_FLAGS_MASK: 0x13f does not fit u8")]
 #[case::mask_disagrees("value = 0x3F", "value = 0x1F", "DESC_FLAGS_MASK: 0x1f is not all of DescFlags")]
-#[case::version_disagrees("reset = 0x0002_0001", "reset = 0x0002_0000", "register VERSION: its reset value")]
+#[case::version_disagrees("reset = 0x0002_0002", "reset = 0x0002_0000", "register VERSION: its reset value")]
 #[case::id_disagrees("reset = 0x4C45_4244", "reset = 0x4C45_4245", "register ID: its reset value")]
 #[case::unknown_type(
     "name = \"seed\",            type = \"u32\"",
