@@ -21,18 +21,8 @@ const PERIOD: u64 = 10;
 /// Cycles that GTKWave shows before the divergence.
 const VIEW: u64 = 100;
 /// Signals of tb/wave/descriptor.gtkw with a bit for each worker.
-const PER_WORKER: [&str; 10] = [
-    "free",
-    "assign_work",
-    "run_q",
-    "wait_q",
-    "token_o",
-    "done_o",
-    "item_valid",
-    "item_take",
-    "some_q",
-    "ready_q",
-];
+const PER_WORKER: [&str; 8] =
+    ["free", "assign_work", "run_q", "wait_q", "token_o", "done_o", "item_valid", "item_take"];
 /// Signals with a word for each worker.
 const WORD_PER_WORKER: [&str; 4] = ["rollout_q", "position_q", "event_q", "token_data_o"];
 /// Bits of such a word.
