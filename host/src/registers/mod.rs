@@ -506,18 +506,18 @@ impl Registers {
         use Register as R;
         let get = |register| self.config(register, place);
         let wide = |low, high| u64::from(get(high)) << 32 | u64::from(get(low));
-        let base = |low, high| Some(wide(low, high)).filter(|value| value % 64 == 0);
+        let lines = |low, high| Some(wide(low, high)).filter(|value| value % 64 == 0);
         let ring = |base, size, start| {
             let depth = Depth::new("", get(size)).ok()?;
             Some(Ring { base, depth, head: get(start), tail: get(start) })
         };
-        let sq = ring(base(R::SqBaseLo, R::SqBaseHi)?, R::SqSize, R::SqStart)?;
-        let cq = ring(base(R::CqBaseLo, R::CqBaseHi)?, R::CqSize, R::CqStart)?;
+        let sq = ring(lines(R::SqBaseLo, R::SqBaseHi)?, R::SqSize, R::SqStart)?;
+        let cq = ring(lines(R::CqBaseLo, R::CqBaseHi)?, R::CqSize, R::CqStart)?;
         // R11: regions are whole lines, as a device may read them by the line.
         let (token_base, token_size) =
-            (base(R::TokenBaseLo, R::TokenBaseHi)?, base(R::TokenSizeLo, R::TokenSizeHi)?);
-        let (kv_base, kv_size) = (base(R::KvBaseLo, R::KvBaseHi)?, base(R::KvSizeLo, R::KvSizeHi)?);
-        let (logp_base, logp_size) = (base(R::LogpBaseLo, R::LogpBaseHi), base(R::LogpSizeLo, R::LogpSizeHi));
+            (lines(R::TokenBaseLo, R::TokenBaseHi)?, lines(R::TokenSizeLo, R::TokenSizeHi)?);
+        let (kv_base, kv_size) = (lines(R::KvBaseLo, R::KvBaseHi)?, lines(R::KvSizeLo, R::KvSizeHi)?);
+        let (logp_base, logp_size) = (lines(R::LogpBaseLo, R::LogpBaseHi), lines(R::LogpSizeLo, R::LogpSizeHi));
         // Of a device that has no log-probabilities these registers hold nothing of meaning.
         let (logp_base, logp_size) =
             if self.built.has(R::LogpBaseLo) { (logp_base?, logp_size?) } else { (0, 0) };
