@@ -135,7 +135,7 @@ module completion_ring
 
   if (Depth < 2 * Workers || Depth < Workers + 2 * Queues || Depth > 4096 || (Depth & (Depth - 1)) != 0) begin : gen_bad_depth
     // … and no less than one per worker and two per queue pair
-    localparam bit DepthMustBeAPowerOfTwoFrom2PerWorkerTo4096 = {-1{1'b1}};   // ends the elaboration
+    localparam bit DepthMustBeAPowerOfTwoFrom2PerWorkerAnd1PerWorkerAnd2PerQueuePairTo4096 = {-1{1'b1}};   // ends the elaboration
   end
 
   localparam logic [4:0] Patience = 5'd31;    // cycles for which half a beat waits behind token lines

@@ -207,7 +207,8 @@ package core_pkg;
   localparam logic [3:0] AXI_CACHE = 4'b0010;
   localparam logic [2:0] AXI_PROT  = 3'b010;
 
-  // Token lines and completions in flight on the write port, at most; and a message of each queue pair, and 256 events.
+  // Token lines in flight on the write port, at most, and half as many completions; besides a message of each queue pair, 256 events and 32 lines
+  // of engine 1.
   localparam int MAX_WRITES = 128;
 
   // How many cycles before its certain end a worker asks for the next descriptor. Covers the dispatcher's latency, so

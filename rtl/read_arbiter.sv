@@ -20,7 +20,7 @@ module read_arbiter
   input  logic [3:0]   fetch_owner_i,
   output logic         fetch_ready_o,
 
-  input  logic         read_valid_i,    // one beat; no more than Ahead are asked for at a time
+  input  logic         read_valid_i,    // one beat; of each queue pair no more than Ahead are asked for at a time
   input  logic [3:0]   read_queue_i,
   input  logic [63:0]  read_addr_i,
   input  logic [3:0]   read_owner_i,

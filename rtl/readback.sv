@@ -5,8 +5,8 @@
 // own: what the bus withholds from one holds up no other.
 //
 // One context is in hand. With others that could go it goes behind them after a line that was scored, and at once while it waits for the
-// bus; a POLICY, which has three lines at most, else keeps its turn. So a context waits for each other one at most 17 cycles for a line, or a
-// hundred for a POLICY, before each line of its own. Alone it loses nothing.
+// bus; a POLICY, which has three lines at most, else keeps its turn. So a context waits for each other one at most 17 cycles for a line, or
+// 110 for a POLICY, before each line of its own. Alone it loses nothing.
 //
 // What belongs to a queue pair that is disabled is abandoned: nothing more is read for it, and what is in flight is awaited.
 //

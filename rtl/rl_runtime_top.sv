@@ -90,7 +90,7 @@ module rl_runtime_top
   end
 
   if (CompletionDepth < 2 * Workers || CompletionDepth < Workers + 2 * Queues || CompletionDepth > 4096 || (CompletionDepth & (CompletionDepth - 1)) != 0) begin : gen_bad_completion_depth
-    localparam bit CompletionDepthMustBeAPowerOfTwoFrom2PerWorkerTo4096 = {-1{1'b1}};   // ends the elaboration
+    localparam bit CompletionDepthMustBeAPowerOfTwoFrom2PerWorkerAnd1PerWorkerAnd2PerQueuePairTo4096 = {-1{1'b1}};   // ends the elaboration
   end
 
   if (Engines < 1 || Engines > MAX_ENGINES) begin : gen_bad_engines

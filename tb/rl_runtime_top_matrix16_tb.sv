@@ -28,7 +28,7 @@ module rl_runtime_top_matrix16_tb;
     bench.begin_victim_of(15, 15, 16'h8000);
     bench.measure_alone(k);
     bench.end_victim;
-    // Two functions. First the cell in which queue pairs of a function whose ring runs on move to the victim's, with a fault that waits.
+    // Two functions. First the cell in which queue pairs move to the victim's function and back; event_ring_apart_tb has the fault that waits.
     for (int q = 0; q < 15; q++) bench.give(q, 0, 16'h7FFF);
     bench.workers_of_attack = 16'h7FFF;
     bench.cell_of(bench.Completions, bench.Reassigned, 16'h00FF, k, drawn(6, 40));

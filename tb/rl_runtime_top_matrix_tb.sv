@@ -9,8 +9,7 @@ module rl_runtime_top_matrix_tb;
   import desc_pkg::*;
   tenants #(.Queues(2), .Functions(2), .Workers(4), .Limit(20_000_000)) bench ();
 
-  int          only, first, k;
-  logic [31:0] capability;
+  int only, first, k;
 
   task automatic all_cells(input int times);
     for (int thing = 0; thing < bench.Things; thing++)
@@ -20,18 +19,15 @@ module rl_runtime_top_matrix_tb;
           bench.cell_of(thing, action, 16'b01, k, times);
   endtask
 
-  // Shared workers: what ends by itself, and with BUS_TIMEOUT what never does.
+  // Shared workers: what ends by itself. Of what never does R28 promises nothing without BUS_TIMEOUT.
   task automatic shared_cells(input int count);
     int thing, action;
     bench.shares = 1'b1;
     bench.give(0, 0, 16'b1111);
     bench.give(1, 1, 16'b1111);
-    bench.u_registers.read(REG_CAPABILITY, capability);
     repeat (count) begin
       thing  = below(3) == 0 ? bench.Groups : below(2) == 0 ? bench.Lines : bench.Completions;
-      action = (capability[CAP_WATCHDOG_BIT] && chance(40)) ? bench.Withheld : between(bench.Erroneous, bench.Reassigned);
-      bench.timeout = (action == bench.Withheld) ? 1000 : 0;
-      if (capability[CAP_WATCHDOG_BIT]) bench.u_registers.write(REG_BUS_TIMEOUT, bench.timeout);
+      action = between(bench.Erroneous, bench.Reassigned);
       bench.cell_of(thing, action, 16'b01, 1, 20);
     end
   endtask
@@ -50,8 +46,6 @@ module rl_runtime_top_matrix_tb;
     if (k > 2) bench.measure_alone(k);
     bench.end_victim;
     all_cells(drawn(8, 50));
-    // Doorbells of one slot each, on a bus that takes an address in two cycles: a flood at the read port (R28).
-    if (only < 0) bench.cell_of(bench.Fetch, bench.Flooded, 16'b01, 2, drawn(8, 50));
     if (only < 0) shared_cells(drawn(3, 12));
     finish_bench("rl_runtime_top_matrix_tb");
   end

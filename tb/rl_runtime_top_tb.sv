@@ -118,7 +118,7 @@ module rl_runtime_top_tb;
     bench.host.end_case;
   endtask
 
-  // A record may wait for a slot while any number of later lines of its worker is acknowledged.
+  // A record may wait for a slot while any number of later lines of its queue pair is acknowledged.
   task automatic case_long_decode_behind_full_queue;
     bench.host.begin_case("long decode behind a full queue");
     bench.host.cq_size = 2;

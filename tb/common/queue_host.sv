@@ -129,8 +129,7 @@ module queue_host #(
   always @(posedge clk_i) if (!rst_ni) for (int k = 0; k < 16; k++) range_set[k] = 64'h0000_0000_FFFF_FFFF;
 
   task automatic write64(input logic [17:0] addr, input logic [63:0] value);
-    write(addr, value[31:0]);
-    write(addr + 18'd4, value[63:32]);
+    u_registers.write64(at(addr), value);
   endtask
 
   task automatic write_config;

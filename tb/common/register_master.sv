@@ -181,6 +181,11 @@ module register_master (
   endtask
 
   // A counter counts on between its halves: the high one is read on both sides of the low one.
+  task automatic write64(input logic [17:0] addr, input logic [63:0] data);
+    write(addr, data[31:0]);
+    write(addr + 18'd4, data[63:32]);
+  endtask
+
   task automatic read64(input logic [17:0] addr, output logic [63:0] data);
     logic [31:0] first;
     read(addr + 18'd4, first);

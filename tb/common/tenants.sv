@@ -93,7 +93,6 @@ module tenants #(
   int            late [0:16*6-1];       // … or come so many cycles late at most
   int            bad  [0:16*6-1];       // … or are errors, percent of them
   int            victim = Queues - 1;
-  int            timeout = 0;           // BUS_TIMEOUT, where functions share workers and the device has it
   int            owner_of [0:15];       // function of each queue pair, as it was started
   int            load_of [0:15];        // Things: what each queue pair publishes
   int            action = Flooded, thing = Completions;
@@ -423,36 +422,38 @@ module tenants #(
   function automatic logic [17:0] own(input logic [17:0] addr, input int q);
     own = addr + BLOCK_QUEUE_PER_QUEUE * q;
   endfunction
-  task automatic write64(input logic [17:0] addr, input logic [63:0] value);
-    u_registers.write(addr, value[31:0]);
-    u_registers.write(addr + 18'd4, value[63:32]);
-  endtask
 
   // Gives queue pair q to function f, with these workers, and configures it. Nothing of either is active.
   task automatic give(input int q, input int f, input logic [15:0] workers);
     owner_of[q] = f;
     u_registers.write(REG_QUEUE_FUNCTION + BLOCK_DEVICE_QUEUE_PER_QUEUE * q, f);
     u_registers.write(REG_FN_WORKERS + BLOCK_DEVICE_FUNCTION_PER_FUNCTION * f, workers);
-    write64(REG_WINDOW_0_BASE_LO + BLOCK_DEVICE_FUNCTION_PER_FUNCTION * f, 0);
-    write64(REG_WINDOW_0_SIZE_LO + BLOCK_DEVICE_FUNCTION_PER_FUNCTION * f, '1);
-    write64(REG_EQ_BASE_LO + BLOCK_FUNCTION_PER_FUNCTION * f, place(f, Eq));
+    u_registers.write64(REG_WINDOW_0_BASE_LO + BLOCK_DEVICE_FUNCTION_PER_FUNCTION * f, 0);
+    u_registers.write64(REG_WINDOW_0_SIZE_LO + BLOCK_DEVICE_FUNCTION_PER_FUNCTION * f, '1);
+    u_registers.write64(REG_EQ_BASE_LO + BLOCK_FUNCTION_PER_FUNCTION * f, place(f, Eq));
     u_registers.write(REG_EQ_SIZE + BLOCK_FUNCTION_PER_FUNCTION * f, 65536);
     u_registers.write(REG_EVENT_CONTROL + BLOCK_FUNCTION_PER_FUNCTION * f, 1);
-    write64(fq(REG_SQ_BASE_LO, q), place(q, Sq));
-    write64(fq(REG_CQ_BASE_LO, q), place(q, Cq));
-    write64(fq(REG_TOKEN_BASE_LO, q), place(q, Token));
-    write64(fq(REG_TOKEN_SIZE_LO, q), 64'h80_0000);
+    u_registers.write64(fq(REG_SQ_BASE_LO, q), place(q, Sq));
+    u_registers.write64(fq(REG_CQ_BASE_LO, q), place(q, Cq));
+    u_registers.write64(fq(REG_TOKEN_BASE_LO, q), place(q, Token));
+    u_registers.write64(fq(REG_TOKEN_SIZE_LO, q), 64'h80_0000);
     u_registers.write(fq(REG_SQ_SIZE, q), 65536);
     u_registers.write(fq(REG_CQ_SIZE, q), 65536);
     u_registers.write(fq(REG_SQ_KEY, q), Key);
-    write64(REG_MESSAGE_ADDRESS_LO + BLOCK_DEVICE_MESSAGE_PER_QUEUE * q, place(q, Message));
+    u_registers.write64(REG_MESSAGE_ADDRESS_LO + BLOCK_DEVICE_MESSAGE_PER_QUEUE * q, place(q, Message));
     u_registers.write(REG_MESSAGE_CONTROL + BLOCK_DEVICE_MESSAGE_PER_QUEUE * q, 0);
   endtask
 
+  // A wait that ends by itself takes no longer (R15).
+  localparam int Patience = 100_000;
+
   task automatic await_inactive(input int q);
     logic [31:0] value;
+    int          from;
     value = STATE_ACTIVE;
+    from  = cycle;
     while ((value & STATE_ACTIVE) != 0) begin
+      if (cycle - from > Patience) $fatal(1, "hang: %0s: queue pair %0d stays ACTIVE", waits_for, q);
       u_registers.read(own(REG_STATE, q), value);
       repeat (between(1, 6)) @(posedge clk);
     end
@@ -522,7 +523,7 @@ module tenants #(
           end else if (attack[q] && (action == Disabled || action == Reassigned)) begin
             stop;
             if (action == Reassigned) begin
-              // A FAULT that waits: an ENABLE is refused. At once the queue pair moves to the victim's function, and after a while back.
+              // A FAULT: an ENABLE is refused. At once the queue pair moves to the victim's function, and after a while back.
               u_registers.write(fq(REG_SQ_SIZE, q), 3);
               u_registers.write(fq(REG_CONTROL, q), CONTROL_ENABLE);
               u_registers.write(REG_QUEUE_FUNCTION + BLOCK_DEVICE_QUEUE_PER_QUEUE * q, owner_of[victim]);
@@ -554,7 +555,7 @@ module tenants #(
     m_bound = n_bound() + weights * 40 * (their_workers + 1) * u_bound() + CompletionDepth;
   endfunction
   function automatic int bound_of(input int what);
-    bound_of = shares ? m_bound() + timeout : n_bound();
+    bound_of = shares ? m_bound() : n_bound();
     case (what)
       Decode: bound_of = bound_of + 2 * (their_workers + 1) * u_bound();
       Reward: bound_of = bound_of + 3 * (others + 1) * (16 + 10 * k_cycles);
@@ -646,7 +647,7 @@ module tenants #(
     await_inactive(victim);
   endtask
 
-  // One cell of the matrix: these queue pairs attack for 20 times the bound.
+  // One cell of the matrix: these queue pairs attack for so many times the bound.
   task automatic cell_of(input int what, input int does, input logic [15:0] attackers, input int k, input int times);
     int   took, lost, from, kind, kinds, bound, number;
     logic slow;
@@ -725,7 +726,11 @@ module tenants #(
     hold   = '0;
     for (int a = 0; a < 96; a++) begin late[a] = 0; bad[a] = 0; end
     attack = '0;
-    while (calm != '1) @(posedge clk);
+    from   = cycle;
+    while (calm != '1) begin
+      if (cycle - from > Patience) $fatal(1, "hang: %0s: attackers %04h do not end", waits_for, ~calm);
+      @(posedge clk);
+    end
     if ($test$plusargs("show"))
       $display("%0s %0s, K %0d, %0d attack, cycle %0d: of the bounds, descriptors %0d, messages %0d, events %0d, reset %0d percent", thing_name(what), action_name(does), k, others, cycle,
                worst, worst_message, worst_event, worst_reset);

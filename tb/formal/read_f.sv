@@ -2,7 +2,7 @@
 // is handed to the user that asked.
 //
 // Assumed of fetch and of the engine: what they show they hold until it is taken (desc_ring, npu_port; protocol_monitor sees it on the bus in every bench). Of
-// readback: no more than Ahead at a time (readback; asserted in read_arbiter). Of the bus: data of a user only comes after its address.
+// readback: no more than Ahead of each queue pair at a time (readback; asserted in read_arbiter). Of the bus: data of a user only comes after its address.
 module read_f import core_pkg::*; (
   input logic        clk_i,
   input logic        fetch_valid_i, read_valid_i, burst_valid_i, arready_i, rvalid_i,
