@@ -517,7 +517,8 @@ impl Registers {
         let (token_base, token_size) =
             (lines(R::TokenBaseLo, R::TokenBaseHi)?, lines(R::TokenSizeLo, R::TokenSizeHi)?);
         let (kv_base, kv_size) = (lines(R::KvBaseLo, R::KvBaseHi)?, lines(R::KvSizeLo, R::KvSizeHi)?);
-        let (logp_base, logp_size) = (lines(R::LogpBaseLo, R::LogpBaseHi), lines(R::LogpSizeLo, R::LogpSizeHi));
+        let (logp_base, logp_size) =
+            (lines(R::LogpBaseLo, R::LogpBaseHi), lines(R::LogpSizeLo, R::LogpSizeHi));
         // Of a device that has no log-probabilities these registers hold nothing of meaning.
         let (logp_base, logp_size) =
             if self.built.has(R::LogpBaseLo) { (logp_base?, logp_size?) } else { (0, 0) };
