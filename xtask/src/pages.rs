@@ -22,15 +22,20 @@ const PLAIN: &[&str] = &[
     "docs/architecture.md",
     "docs/chaos.md",
     "docs/commands.md",
+    "docs/contract.md",
     "docs/dependencies.md",
     "docs/driver.md",
     "docs/embedding.md",
+    "docs/engine-example.md",
+    "docs/engine-measured.md",
+    "docs/engine.md",
     "docs/extending.md",
     "docs/gpu-language.md",
     "docs/gpu-queues.md",
     "docs/gpu.md",
     "docs/guide/change-rtl.md",
     "docs/guide/embed-c.md",
+    "docs/guide/from-gb300.md",
     "docs/guide/glossary.md",
     "docs/guide/install.md",
     "docs/guide/own-judge.md",
@@ -70,7 +75,8 @@ const PLAIN: &[&str] = &[
 ];
 
 /// Pages and folders that show what was measured, and when.
-const RESULTS: &[&str] = &["docs/labs/", "docs/measurements.md", "docs/synthesis.md", "docs/tiny.md"];
+const RESULTS: &[&str] =
+    &["docs/engine-measured.md", "docs/labs/", "docs/measurements.md", "docs/synthesis.md", "docs/tiny.md"];
 
 /// Every page of the repository but those that others wrote, as a path from its root.
 fn pages() -> Vec<String> {

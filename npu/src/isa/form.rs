@@ -228,7 +228,7 @@ pub const FORMS: &[Form] = &[
         COPY,
         copy(1, 0, 1),
         &[number("dest", 57, 41), number("desc", 12, 7), number("shape", 6, 1), flag("async", 0)],
-        "a gain of K factors, behind a line with its exponent",
+        "a gain of K factors, after a line with its exponent",
     ),
     form(
         "memcpy.row",
