@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use clap::CommandFactory;
+use serde::Deserialize;
 
 /// Words of a sentence, at most.
 const LONGEST: usize = 40;
@@ -215,6 +216,66 @@ fn questions_have_answers_with_a_page() {
     for question in questions {
         assert!(question.contains("?** ") && links(question).len() == 1, "{question}");
     }
+}
+
+/// A question that the book must answer, and where.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Question {
+    ask: String,
+    /// Under `docs/`.
+    page: String,
+    /// Its text, without stars and backticks.
+    heading: String,
+    /// Words that the section must have.
+    answers: Vec<String>,
+}
+
+/// The file that lists them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Questions {
+    question: Vec<Question>,
+}
+
+/// The text from a heading to the next one, in one line; `None` if the page has no such heading.
+fn section(text: &str, heading: &str) -> Option<String> {
+    let title = |line: &str| {
+        let name = line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#'))?;
+        Some(prose::plain(name.trim()).replace('`', ""))
+    };
+    let mut lines = text.lines().skip_while(|line| title(line).as_deref() != Some(heading));
+    lines.next()?;
+    let words: Vec<&str> =
+        lines.take_while(|line| title(line).is_none()).flat_map(str::split_whitespace).collect();
+    Some(words.join(" "))
+}
+
+#[test]
+fn the_book_answers_what_engineers_ask() {
+    let questions: Questions = toml::from_str(&read("docs/questions.toml")).unwrap();
+    assert!(questions.question.len() >= 20, "{} questions", questions.question.len());
+    let mut wrong = Vec::new();
+    for Question { ask, page, heading, answers } in &questions.question {
+        assert!(ask.ends_with('?') && !answers.is_empty(), "{ask}");
+        let Some(text) = section(&read(&format!("docs/{page}")), heading) else {
+            wrong.push(format!("{ask} docs/{page} has no heading '{heading}'"));
+            continue;
+        };
+        let text = text.to_lowercase();
+        let missing = answers.iter().filter(|answer| !text.contains(&answer.to_lowercase()));
+        wrong.extend(missing.map(|answer| format!("{ask} docs/{page}, '{heading}', lacks '{answer}'")));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_section_ends_at_the_next_heading() {
+    let text = "# One\na b\n  c\n## `Two` and [three](x.md)\nd\n### Four\ne\n";
+    assert_eq!(section(text, "One").unwrap(), "a b c");
+    assert_eq!(section(text, "Two and three").unwrap(), "d");
+    assert_eq!(section(text, "Four").unwrap(), "e");
+    assert_eq!(section(text, "Five"), None);
 }
 
 #[test]
