@@ -151,8 +151,8 @@ struct doorbell_hw_policy {
   DOORBELL_ALIGNAS(16) uint16_t version; // version; that of the descriptor, else BAD_POLICY
   uint16_t model_id;                   // engine that it is for; that of the descriptor, else BAD_POLICY
   uint32_t salt;                       // drawn at random for each version; engine 0 mixes it into its tokens
-  // bytes that belong to it, from 64 bytes behind its first byte on: of engine 0 none, 0; of engine 1 an
-  // HwImage, 64; else BAD_POLICY
+  // bytes that follow it, from 64 bytes after its first byte on: 0 for engine 0, 64 (an HwImage) for engine
+  // 1; else BAD_POLICY
   uint32_t length;
   // mix(mix(mix(w0 ^ 0x9E3779B9) ^ w1) ^ w2) of the three words before it; else BAD_POLICY
   uint32_t check;
@@ -169,7 +169,7 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_policy, check) == 12, "offs
 struct doorbell_hw_image {
   // bytes into the MODEL region at which the model begins, with its image; a multiple of 64
   DOORBELL_ALIGNAS(64) uint64_t offset;
-  // bytes of the model: the image, the layers' words behind it, the program behind those; a multiple of 64
+  // bytes of the model: the image, then the layers' words, then the program; a multiple of 64
   uint64_t length;
   uint64_t program_at;                 // bytes from the model's first to the program's; a multiple of 64
   uint32_t words;                      // words of the program, 8 bytes each, at least 1
@@ -206,7 +206,7 @@ struct doorbell_hw_sequence {
   // log2(e) / temperature with 20 fraction bits, at most 28 bits; 0 takes the most likely token
   DOORBELL_ALIGNAS(64) uint32_t sharpness;
   uint32_t entries;                    // entries of the block table
-  // PREFILL: bytes into the token region at which the token of position 0 is, and the others behind it; a
+  // PREFILL: bytes into the token region at which the token of position 0 is, and the others follow; a
   // multiple of 4
   uint64_t prompt;
   // PREFILL: the first position whose keys and values it makes; those below it are there
@@ -390,8 +390,8 @@ enum doorbell_event {
 // Bits of the CONTROL register.
 // 1 starts the queue pair, empty; 0 stops it (rule R12): done when STATE.ACTIVE reads 0
 #define DOORBELL_CONTROL_ENABLE 0x00000001u
-// 1, of a queue pair that is enabled: it takes no doorbell any more, completes what is published, and is
-// then disabled by itself
+// 1, for an enabled queue pair: it takes no more doorbells, completes what is published, then disables
+// itself
 #define DOORBELL_CONTROL_DRAIN 0x00000002u
 
 // Bits of the FN_CONTROL register.
@@ -568,8 +568,8 @@ enum doorbell_reg {
   DOORBELL_REG_EQ_TAIL = 0x10054,
   // events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF
   DOORBELL_REG_EVENTS_DROPPED = 0x10058,
-  // bus address of the MODEL region, of which the device reads models alone (rule R25), a multiple of 64;
-  // low half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR
+  // bus address of the MODEL region, of which the device only reads models (rule R25), a multiple of 64; low
+  // half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR
   DOORBELL_REG_MODEL_BASE_LO = 0x10060,
   DOORBELL_REG_MODEL_BASE_HI = 0x10064,          // high half
   DOORBELL_REG_MODEL_SIZE_LO = 0x10068,          // bytes of the MODEL region; low half

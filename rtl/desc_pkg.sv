@@ -125,8 +125,8 @@ package desc_pkg;
   typedef struct packed {
     // mix(mix(mix(w0 ^ 0x9E3779B9) ^ w1) ^ w2) of the three words before it; else BAD_POLICY
     logic [31:0] check;
-    // bytes that belong to it, from 64 bytes behind its first byte on: of engine 0 none, 0; of engine 1 an
-    // HwImage, 64; else BAD_POLICY
+    // bytes that follow it, from 64 bytes after its first byte on: 0 for engine 0, 64 (an HwImage) for
+    // engine 1; else BAD_POLICY
     logic [31:0] length;
     logic [31:0] salt;               // drawn at random for each version; engine 0 mixes it into its tokens
     logic [15:0] model_id;           // engine that it is for; that of the descriptor, else BAD_POLICY
@@ -155,7 +155,7 @@ package desc_pkg;
     logic [31:0] image_check;        // check of the image, as its header has it
     logic [31:0] words;              // words of the program, 8 bytes each, at least 1
     logic [63:0] program_at;         // bytes from the model's first to the program's; a multiple of 64
-    // bytes of the model: the image, the layers' words behind it, the program behind those; a multiple of 64
+    // bytes of the model: the image, then the layers' words, then the program; a multiple of 64
     logic [63:0] length;
     // bytes into the MODEL region at which the model begins, with its image; a multiple of 64
     logic [63:0] offset;
@@ -200,7 +200,7 @@ package desc_pkg;
     logic [31:0] shared;
     // PREFILL: the first position whose keys and values it makes; those below it are there
     logic [31:0] start;
-    // PREFILL: bytes into the token region at which the token of position 0 is, and the others behind it; a
+    // PREFILL: bytes into the token region at which the token of position 0 is, and the others follow; a
     // multiple of 4
     logic [63:0] prompt;
     logic [31:0] entries;            // entries of the block table
@@ -370,8 +370,8 @@ package desc_pkg;
   // 1 starts the queue pair, empty; 0 stops it (rule R12): done when STATE.ACTIVE reads 0
   localparam int          CONTROL_ENABLE_BIT = 0;
   localparam logic [31:0] CONTROL_ENABLE = 32'h0000_0001;
-  // 1, of a queue pair that is enabled: it takes no doorbell any more, completes what is published, and is
-  // then disabled by itself
+  // 1, for an enabled queue pair: it takes no more doorbells, completes what is published, then disables
+  // itself
   localparam int          CONTROL_DRAIN_BIT = 1;
   localparam logic [31:0] CONTROL_DRAIN = 32'h0000_0002;
 
@@ -588,8 +588,8 @@ package desc_pkg;
   localparam logic [17:0] REG_EQ_TAIL = 18'h1_0054;
   // events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF
   localparam logic [17:0] REG_EVENTS_DROPPED = 18'h1_0058;
-  // bus address of the MODEL region, of which the device reads models alone (rule R25), a multiple of 64;
-  // low half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR
+  // bus address of the MODEL region, of which the device only reads models (rule R25), a multiple of 64; low
+  // half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR
   localparam logic [17:0] REG_MODEL_BASE_LO = 18'h1_0060;
   localparam logic [17:0] REG_MODEL_BASE_HI = 18'h1_0064;    // high half
   localparam logic [17:0] REG_MODEL_SIZE_LO = 18'h1_0068;    // bytes of the MODEL region; low half

@@ -303,7 +303,7 @@ pub fn waiting(quick: bool) -> Result<Section, BenchError> {
             "host",
             "wakes per group",
             "per descriptor",
-            "seen behind its end, us",
+            "seen after its end, us",
             "more than looking",
             "CPU, of looking",
         ],

@@ -126,7 +126,7 @@ record! {
         2 model_id: u16,
         /// Bytes 4 to 7: drawn at random for each version; engine 0 mixes it into its tokens
         4 salt: u32,
-        /// Bytes 8 to 11: bytes that belong to it, from 64 bytes behind its first byte on: of engine 0 none, 0; of engine 1 an HwImage, 64; else BAD_POLICY
+        /// Bytes 8 to 11: bytes that follow it, from 64 bytes after its first byte on: 0 for engine 0, 64 (an HwImage) for engine 1; else BAD_POLICY
         8 length: u32,
         /// Bytes 12 to 15: mix(mix(mix(w0 ^ 0x9E3779B9) ^ w1) ^ w2) of the three words before it; else BAD_POLICY
         12 check: u32,
@@ -138,7 +138,7 @@ record! {
     HwImage, 64 {
         /// Bytes 0 to 7: bytes into the MODEL region at which the model begins, with its image; a multiple of 64
         0 offset: u64,
-        /// Bytes 8 to 15: bytes of the model: the image, the layers' words behind it, the program behind those; a multiple of 64
+        /// Bytes 8 to 15: bytes of the model: the image, then the layers' words, then the program; a multiple of 64
         8 length: u64,
         /// Bytes 16 to 23: bytes from the model's first to the program's; a multiple of 64
         16 program_at: u64,
@@ -172,7 +172,7 @@ record! {
         0 sharpness: u32,
         /// Bytes 4 to 7: entries of the block table
         4 entries: u32,
-        /// Bytes 8 to 15: PREFILL: bytes into the token region at which the token of position 0 is, and the others behind it; a multiple of 4
+        /// Bytes 8 to 15: PREFILL: bytes into the token region at which the token of position 0 is, and the others follow; a multiple of 4
         8 prompt: u64,
         /// Bytes 16 to 19: PREFILL: the first position whose keys and values it makes; those below it are there
         16 start: u32,
@@ -373,7 +373,7 @@ bitflags::bitflags! {
     pub struct Control: u32 {
         /// Bit 0: 1 starts the queue pair, empty; 0 stops it (rule R12): done when STATE.ACTIVE reads 0
         const ENABLE = 1 << 0;
-        /// Bit 1: 1, of a queue pair that is enabled: it takes no doorbell any more, completes what is published, and is then disabled by itself
+        /// Bit 1: 1, for an enabled queue pair: it takes no more doorbells, completes what is published, then disables itself
         const DRAIN = 1 << 1;
     }
 }
@@ -596,7 +596,7 @@ registers! {
         EqTail = 0x1_0054, Function, "EQ_TAIL", ReadOnly, Some(0);
         /// EVENTS_DROPPED (ro): events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF
         EventsDropped = 0x1_0058, Function, "EVENTS_DROPPED", ReadOnly, Some(0);
-        /// MODEL_BASE_LO (cfg): bus address of the MODEL region, of which the device reads models alone (rule R25), a multiple of 64; low half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR
+        /// MODEL_BASE_LO (cfg): bus address of the MODEL region, of which the device only reads models (rule R25), a multiple of 64; low half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR
         ModelBaseLo = 0x1_0060, Function, "MODEL_BASE_LO", Config, Some(0);
         /// MODEL_BASE_HI (cfg): high half
         ModelBaseHi = 0x1_0064, Function, "MODEL_BASE_HI", Config, Some(0);

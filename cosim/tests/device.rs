@@ -176,7 +176,7 @@ fn a_full_completion_queue_holds_up_the_fetch_too() {
         assert_eq!(rtl.driver.submit(&descs).unwrap(), 400);
         pass(rtl, 20_000);
         let consumed = count(rtl, Counter::Descriptors);
-        assert!(consumed < 400, "{consumed} descriptors consumed behind a full queue (R4)");
+        assert!(consumed < 400, "{consumed} descriptors consumed after a full queue (R4)");
         let stalled = count(rtl, Counter::StallCq);
         pass(rtl, 20_000);
         assert_eq!((count(rtl, Counter::Completions), count(rtl, Counter::Descriptors)), (2, consumed));

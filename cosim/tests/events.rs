@@ -110,7 +110,7 @@ fn r23_moments_are_those_of_the_bus(#[case] config: RtlConfig, #[case] window: u
             };
             assert_eq!((event.kind, event.queue_id), (EventKind::Life as u8, 0), "{event:?}");
             assert_eq!(event.worker_id, worker, "{event:?}");
-            assert!(index >= next, "completion {index} is told behind {next}");
+            assert!(index >= next, "completion {index} is told after {next}");
             next = index + 1;
             let came = read[number as usize];
             let base = *offset.get_or_insert(came - event.stamp);

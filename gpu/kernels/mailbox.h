@@ -43,7 +43,7 @@ struct doorbell_session {
 };
 
 struct doorbell_mailbox {
-  // By the host; `wanted` behind the others, with release order.
+  // By the host; `wanted` after the others, with release order.
   DOORBELL_ALIGNAS(64) uint32_t wanted; // the session that is wanted
   uint32_t sq_tail;                    // descriptors published up to
   uint32_t cq_head;                    // completions released up to
@@ -59,7 +59,7 @@ struct doorbell_mailbox {
   uint8_t unused2[56];
   // By the host: the ranges of reward model 1, fixed while a session runs.
   uint32_t ranges[32];                 // first and last token of each
-  // By the kernel; `reached` behind the others, with release order.
+  // By the kernel; `reached` after the others, with release order.
   uint32_t reached;                    // the `wanted` that the kernel has come to
   uint32_t sq_head;                    // slots consumed up to
   uint32_t cq_tail;                    // completions reserved up to
@@ -80,7 +80,7 @@ struct doorbell_mailbox {
   uint32_t eq_size;                    // slots; 0: no ring
   uint32_t eq_life;                    // 1: completions have events
   uint8_t unused7[48];
-  // By the kernel, behind the events that it tells of.
+  // By the kernel, after the events that it counts.
   // completions up to which each has its event, or is counted, and above it events dropped in this session
   uint64_t told;
   // events written in this session, and above it the end of the last slots of the ring that it was given

@@ -740,7 +740,7 @@ mod tests {
         device.write_register(Register::Control, 0).unwrap();
         assert_eq!(tokens(&mut device), 7, "while the session ends");
         engine.check().unwrap();
-        assert_eq!(tokens(&mut device), 7, "behind its end");
+        assert_eq!(tokens(&mut device), 7, "after its end");
         // The mailbox has the numbers of the last session until the kernel has come to the next.
         device.write_register(Register::Control, Control::ENABLE.bits()).unwrap();
         assert_eq!(tokens(&mut device), 0, "at the next ENABLE");

@@ -18,7 +18,7 @@ pub(crate) const WAITS: [&str; 7] = [
     "a version that its function is about to publish (R20)",
 ];
 
-// By the host; `wanted` behind the others, with release order.
+// By the host; `wanted` after the others, with release order.
 /// the session that is wanted
 pub(crate) const WANTED: usize = 0;
 /// descriptors published up to
@@ -92,7 +92,7 @@ pub(crate) const ARENAS: usize = 200;
 /// first and last token of each
 pub(crate) const RANGES: usize = 320;
 
-// By the kernel; `reached` behind the others, with release order.
+// By the kernel; `reached` after the others, with release order.
 /// the `wanted` that the kernel has come to
 pub(crate) const REACHED: usize = 448;
 /// slots consumed up to
@@ -128,7 +128,7 @@ pub(crate) const EQ_SIZE: usize = 1032;
 /// 1: completions have events
 pub(crate) const EQ_LIFE: usize = 1036;
 
-// By the kernel, behind the events that it tells of.
+// By the kernel, after the events that it counts.
 /// completions up to which each has its event, or is counted, and above it events dropped in this session
 pub(crate) const TOLD: usize = 1088;
 /// events written in this session, and above it the end of the last slots of the ring that it was given

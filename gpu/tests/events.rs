@@ -64,7 +64,7 @@ fn look(seen: &mut Seen, driver: &Driver<QueuePort<GpuDevice>>, event: &HwEvent)
     }
     let visible = event.stamp + u64::from(event.visible);
     if seen.last.is_some_and(|(last, before)| event.index <= last || visible < before) {
-        return Err(format!("{event:?} behind {:?}", seen.last));
+        return Err(format!("{event:?} after {:?}", seen.last));
     }
     seen.last = Some((event.index, visible));
     seen.told += 1;

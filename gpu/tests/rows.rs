@@ -75,7 +75,7 @@ fn late_completion(seed: u64, fault: Option<&'static str>) -> Option<usize> {
 #[test]
 fn r07_completions_are_visible_before_what_is_behind_the_fence_starts() {
     for seed in seed()..seed() + 60 {
-        assert_eq!(late_completion(seed, None), None, "seed {seed}: a completion comes behind a token");
+        assert_eq!(late_completion(seed, None), None, "seed {seed}: a completion comes after a token");
     }
 }
 
@@ -141,7 +141,7 @@ fn r12_a_disable_waits_for_no_worker_of_other_queues() {
     while platform.read_register(Register::State).unwrap() & State::ACTIVE.bits() == 0 {
         platform.advance(1).unwrap();
         advances += 1;
-        assert!(advances < 800, "no session starts behind one that was cancelled");
+        assert!(advances < 800, "no session starts after one that was cancelled");
     }
 }
 

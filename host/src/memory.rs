@@ -507,7 +507,7 @@ mod tests {
                 first(memory);
                 second(memory);
             };
-            assert_eq!(mixed(first, &again), told, "behind a clear it is told again");
+            assert_eq!(mixed(first, &again), told, "after a clear it is told again");
         }
     }
 

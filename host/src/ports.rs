@@ -409,7 +409,7 @@ fn stop(device: &mut impl Pages, place: Place) -> Result<(), DeviceError> {
     }
     Err(DeviceError::Failed {
         device: port_name(device.name(), place),
-        what: format!("it is still active {PATIENCE} advances behind a disable; reset the device"),
+        what: format!("it is still active {PATIENCE} advances after a disable; reset the device"),
     })
 }
 

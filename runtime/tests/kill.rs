@@ -150,7 +150,7 @@ fn run_and_kill(directory: &Path, run: u32, moment: u32, spins: u32) -> Vec<u64>
         }
         kill_after = kill_after.map(|left| left - 1);
     }
-    assert!(kill_after.is_none(), "run {run} ended by itself, behind {} reports", reported.len());
+    assert!(kill_after.is_none(), "run {run} ended by itself, after {} reports", reported.len());
     assert!(!child.wait().unwrap().success());
     reported
 }

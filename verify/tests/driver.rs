@@ -265,10 +265,10 @@ fn a_counter_that_runs_over_between_its_halves_is_read_whole() {
     for start in 0x6_FFFF_FFF8..0x7_0000_0002 {
         RUNNING.set(start);
         let value = driver.counter(Counter::Tokens).unwrap();
-        assert!((start..RUNNING.get()).contains(&value), "{value:#x} behind {start:#x}");
+        assert!((start..RUNNING.get()).contains(&value), "{value:#x} after {start:#x}");
         RUNNING.set(start);
         let value = driver.queue_counter(QueueCounter::Tokens).unwrap();
-        assert!((start..RUNNING.get()).contains(&value), "{value:#x} of a queue pair behind {start:#x}");
+        assert!((start..RUNNING.get()).contains(&value), "{value:#x} of a queue pair after {start:#x}");
     }
 }
 

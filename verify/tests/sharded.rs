@@ -166,7 +166,7 @@ fn a_full_shard_ends_what_is_taken() {
     let (here, there) = (id_at(0, 2), id_at(1, 2));
     let batch = [here, here, there, here, there].map(HwDesc::stop);
     assert_eq!((device.capacity(), device.room()), (4, 2));
-    assert_eq!(device.submit(&batch).unwrap(), 3, "the fourth has no room, and the fifth waits behind it");
+    assert_eq!(device.submit(&batch).unwrap(), 3, "the fourth has no room, and the fifth waits after it");
     assert_eq!((device.in_flight(), device.room()), (3, 0));
     assert_eq!(
         *log.lock().unwrap(),

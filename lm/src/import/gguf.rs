@@ -88,7 +88,7 @@ impl Source for File<'_> {
         match bytes {
             Some(bytes) => Ok(packing.unpack(bytes)),
             None => {
-                Err(wrong(format!("it ends behind the end of the file, {} bytes", self.bytes.len()), FETCH))
+                Err(wrong(format!("it ends past the end of the file, {} bytes", self.bytes.len()), FETCH))
             }
         }
     }

@@ -38,7 +38,7 @@ pub enum Wrong {
     #[error("{0}= is missing")]
     Missing(&'static str),
     /// A number without a value, or a flag with one.
-    #[error("{0:?}: a number has a value behind '=', a flag has none")]
+    #[error("{0:?}: a number has a value after '=', a flag has none")]
     Value(String),
     /// Not a number.
     #[error("{0:?} is no number")]

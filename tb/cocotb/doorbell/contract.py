@@ -185,7 +185,7 @@ class HwPolicy(Record):
     salt: int = 0
     """drawn at random for each version; engine 0 mixes it into its tokens"""
     length: int = 0
-    """bytes that belong to it, from 64 bytes behind its first byte on: of engine 0 none, 0; of engine 1 an HwImage, 64; else BAD_POLICY"""
+    """bytes that follow it, from 64 bytes after its first byte on: 0 for engine 0, 64 (an HwImage) for engine 1; else BAD_POLICY"""
     check: int = 0
     """mix(mix(mix(w0 ^ 0x9E3779B9) ^ w1) ^ w2) of the three words before it; else BAD_POLICY"""
 
@@ -202,7 +202,7 @@ class HwImage(Record):
     offset: int = 0
     """bytes into the MODEL region at which the model begins, with its image; a multiple of 64"""
     length: int = 0
-    """bytes of the model: the image, the layers' words behind it, the program behind those; a multiple of 64"""
+    """bytes of the model: the image, then the layers' words, then the program; a multiple of 64"""
     program_at: int = 0
     """bytes from the model's first to the program's; a multiple of 64"""
     words: int = 0
@@ -241,7 +241,7 @@ class HwSequence(Record):
     entries: int = 0
     """entries of the block table"""
     prompt: int = 0
-    """PREFILL: bytes into the token region at which the token of position 0 is, and the others behind it; a multiple of 4"""
+    """PREFILL: bytes into the token region at which the token of position 0 is, and the others follow; a multiple of 4"""
     start: int = 0
     """PREFILL: the first position whose keys and values it makes; those below it are there"""
     shared: int = 0
@@ -438,7 +438,7 @@ class Control(IntFlag):
     ENABLE = 1 << 0
     """1 starts the queue pair, empty; 0 stops it (rule R12): done when STATE.ACTIVE reads 0"""
     DRAIN = 1 << 1
-    """1, of a queue pair that is enabled: it takes no doorbell any more, completes what is published, and is then disabled by itself"""
+    """1, for an enabled queue pair: it takes no more doorbells, completes what is published, then disables itself"""
 
 
 class FunctionControl(IntFlag):
@@ -631,7 +631,7 @@ class Reg:
     EVENTS_DROPPED = Register("EVENTS_DROPPED", 0x1_0058, 0x1000, 0x0000)
     """ro: events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF"""
     MODEL_BASE_LO = Register("MODEL_BASE_LO", 0x1_0060, 0x1000, 0x0000)
-    """cfg: bus address of the MODEL region, of which the device reads models alone (rule R25), a multiple of 64; low half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR"""
+    """cfg: bus address of the MODEL region, of which the device only reads models (rule R25), a multiple of 64; low half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR"""
     MODEL_BASE_HI = Register("MODEL_BASE_HI", 0x1_0064, 0x1000, 0x0000)
     """cfg: high half"""
     MODEL_SIZE_LO = Register("MODEL_SIZE_LO", 0x1_0068, 0x1000, 0x0000)

@@ -667,7 +667,7 @@ impl Host {
                 if !self.driver.wait(Instant::now() + wake)? {
                     return Err(violated(
                         "R14",
-                        format!("nobody woke it; armed behind the completion: {late}"),
+                        format!("nobody woke it; armed after the completion: {late}"),
                     ));
                 }
                 if self.driver.collect(&mut out)? == 1 {

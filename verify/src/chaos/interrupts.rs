@@ -33,7 +33,7 @@ pub(super) fn disturb(
     }
     let reads = read(device, place, Register::Arm)?;
     if taken && reads != index {
-        return Err(violated("R14", format!("ARM reads {reads} behind a write of {index}")));
+        return Err(violated("R14", format!("ARM reads {reads} after a write of {index}")));
     }
     Ok(())
 }

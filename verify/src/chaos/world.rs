@@ -530,7 +530,7 @@ impl World {
         let bad = doorbell_contract::DeviceFault::BAD_CONFIG.bits();
         if control != 0 || state & StateBits::ACTIVE.bits() != 0 || error != bad {
             let what = format!(
-                "{register} = {value:#x}: CONTROL {control:#x}, STATE {state:#x}, ERROR {error:#x} behind ENABLE"
+                "{register} = {value:#x}: CONTROL {control:#x}, STATE {state:#x}, ERROR {error:#x} after ENABLE"
             );
             return Err(violated("R12", what));
         }
@@ -879,7 +879,7 @@ impl World {
             }
             if waited == PATIENCE {
                 let report = self.device.report().unwrap_or_default();
-                return Err(violated("R15", format!("ACTIVE does not fall behind a reset. {report}")));
+                return Err(violated("R15", format!("ACTIVE does not fall after a reset. {report}")));
             }
             self.pass(WAIT)?;
         }

@@ -125,7 +125,7 @@ impl fmt::Display for Divergence {
             writeln!(f, "  {:<17}{:<28}{}", field.name, value(field.expected), value(field.found))?;
         }
         if let Some(token) = &self.token {
-            let place = if token.beyond { ", behind the tokens reported," } else { "" };
+            let place = if token.beyond { ", after the tokens reported," } else { "" };
             writeln!(
                 f,
                 "  token {} of the descriptor{place} (position {}, token region + {:#x}): expected {:#x}, found {:#x}",

@@ -482,7 +482,7 @@ fn counters_of_a_queue_pair(rig: &mut Rig) -> Result<(), Failure> {
     };
     expect(rig, [14, 14, 16 * 55, 2], "that has run")?;
     rig.driver.disable()?;
-    expect(rig, [14, 14, 16 * 55, 2], "behind its disable")?;
+    expect(rig, [14, 14, 16 * 55, 2], "after its disable")?;
     rig.driver.enable()?;
     expect(rig, [0; 4], "at its ENABLE")?;
     // Odd lengths, lines that begin and end anywhere, and what writes no token.

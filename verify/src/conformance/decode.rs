@@ -215,7 +215,7 @@ pub(super) fn r08_an_abort_reaches_what_was_published(bench: &mut Bench<'_>) -> 
             } else {
                 rig.oracle().answer(desc)
             };
-            ensure_eq!(end.without_timing(), answer.completion, "R8: the end of {desc:x?} behind an ABORT");
+            ensure_eq!(end.without_timing(), answer.completion, "R8: the end of {desc:x?} after an ABORT");
             let stopped = end.status == Status::Stopped as u8;
             ensure_eq!(stopped, desc.rollout_id == 7, "R8: whether an ABORT ended {desc:x?}");
         }
@@ -330,7 +330,7 @@ pub(super) fn r11_log_probabilities_lie_beside_their_tokens(bench: &mut Bench<'_
     descs.push(end(26, 2, BYTES - 4).with_flags(DescFlags::LOGP));
     descs.push(end(27, 16, 8192));
     let ends = rig.check(&descs)?;
-    ensure_eq!(ends[25].error, ErrorCode::BadRegion as u8, "R11: a log-probability behind its region");
+    ensure_eq!(ends[25].error, ErrorCode::BadRegion as u8, "R11: a log-probability past its region");
     let mut expected = vec![0i32; BYTES as usize / 4];
     for desc in &descs {
         let start = desc.delta_offset as usize / 4;
@@ -345,6 +345,6 @@ pub(super) fn r11_log_probabilities_lie_beside_their_tokens(bench: &mut Bench<'_
     }
     let (layout, memory) = (rig.driver.layout(), rig.snapshot()?);
     let behind = &memory[(layout.logp + BYTES as usize) / 4..];
-    ensure!(behind.iter().all(|&word| word == 0), "R11: a write behind the log-probability region");
+    ensure!(behind.iter().all(|&word| word == 0), "R11: a write past the log-probability region");
     Ok(())
 }

@@ -120,7 +120,7 @@ pub(super) fn r11_regions_contain_every_write(bench: &mut Bench<'_>) -> Result<(
     }
     let layout = rig.driver.layout();
     let outside = rig.snapshot()?[(layout.tokens + BYTES as usize) / 4..].to_vec();
-    ensure!(outside.iter().all(|&word| word == 0), "R11: a write behind the token region");
+    ensure!(outside.iter().all(|&word| word == 0), "R11: a write past the token region");
     let before_tokens = rig.snapshot()?[(layout.cq + 4 * 32) / 4..layout.tokens / 4].to_vec();
     ensure!(before_tokens.iter().all(|&word| word == 0), "R11: a write between completion queue and tokens");
     let between_queues = rig.snapshot()?[(layout.sq + 4 * 64) / 4..layout.cq / 4].to_vec();

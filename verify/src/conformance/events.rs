@@ -227,7 +227,7 @@ pub(super) fn r23_a_full_ring_drops_and_holds_nobody_back(bench: &mut Bench<'_>)
         post(&mut rig, &[HwDesc::nop()])?;
         let index = rig.driver.read(Register::CqTail)?.wrapping_sub(1);
         let events: Vec<_> = read(&mut rig)?.iter().map(|event| event.index).collect();
-        ensure_eq!(events, [index], "R23: the event behind those that were dropped");
+        ensure_eq!(events, [index], "R23: the event after those that were dropped");
         ensure_eq!(dropped(&mut rig)?, 50, "EVENTS_DROPPED of {slots} slots, with room again");
     }
     Ok(())
@@ -243,9 +243,9 @@ pub(super) fn r23_the_last_quarter_is_left_for_faults(bench: &mut Bench<'_>) -> 
     for k in 1..=3 {
         fault(&mut rig)?;
         let used = rig.driver.read(Register::EqTail)?;
-        ensure_eq!(used, (6 + k).min(8), "R23: EQ_TAIL behind fault {k}");
+        ensure_eq!(used, (6 + k).min(8), "R23: EQ_TAIL after fault {k}");
         // Its completion's event, and where the ring is full its own.
-        ensure_eq!(dropped(&mut rig)? - before, k + u32::from(k == 3), "EVENTS_DROPPED behind fault {k}");
+        ensure_eq!(dropped(&mut rig)? - before, k + u32::from(k == 3), "EVENTS_DROPPED after fault {k}");
         rig.driver.write(Register::Error, u32::MAX)?;
     }
     let kinds: Vec<_> = read(&mut rig)?.iter().map(|event| event.kind).collect();
@@ -281,10 +281,10 @@ pub(super) fn r12_r23_a_ring_ends_with_its_function(bench: &mut Bench<'_>) -> Re
         refused(rig.driver.write(register, value), &format!("{register} while active"))?;
     }
     rig.driver.disable()?;
-    ensure_eq!(rig.driver.read(Register::EqTail)?, tail, "EQ_TAIL behind a disable");
-    ensure_eq!(dropped(&mut rig)?, lost, "EVENTS_DROPPED behind a disable");
+    ensure_eq!(rig.driver.read(Register::EqTail)?, tail, "EQ_TAIL after a disable");
+    ensure_eq!(dropped(&mut rig)?, lost, "EVENTS_DROPPED after a disable");
     refused(rig.driver.write(Register::EqHead, tail), "EQ_HEAD while inactive")?;
-    ensure_eq!(read(&mut rig)?.len() as u32, tail, "R23: events that lie in the ring behind a disable");
+    ensure_eq!(read(&mut rig)?.len() as u32, tail, "R23: events that lie in the ring after a disable");
     rig.driver.enable()?;
     for register in [Register::EqHead, Register::EqTail, Register::EventsDropped] {
         ensure_eq!(rig.driver.read(register)?, 0, "{register} of a ring that starts");
@@ -436,7 +436,7 @@ pub(super) fn r23_events_and_drops_are_all_completions(bench: &mut Bench<'_>) ->
         agree(&rig, event, event.index, &ends[at])?;
         if let Some(last) = last {
             let behind = event.index.wrapping_sub(last.index) as i32;
-            ensure!(behind > 0, "R23: event {event:x?} behind {last:x?}");
+            ensure!(behind > 0, "R23: event {event:x?} after {last:x?}");
             ensure!(visible(&last) <= visible(event), "R23: event {event:x?} was visible before {last:x?}");
         }
         last = Some(*event);

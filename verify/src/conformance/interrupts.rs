@@ -82,7 +82,7 @@ pub(super) fn r14_one_message_per_arming(bench: &mut Bench<'_>) -> Result<(), Fa
     post(&mut rig, HwDesc::decode(2, 0, 3))?;
     ensure_eq!(told(&mut rig)?, (true, false), "armed, told, after a completion that did not ask");
     post(&mut rig, asking())?;
-    ensure_eq!(told(&mut rig)?, (false, true), "armed, told, after one that asked, behind it");
+    ensure_eq!(told(&mut rig)?, (false, true), "armed, told, after one that asked, after it");
 
     // ARM names an index, whatever is released: at the one that asked, and at the next.
     let asked = rig.driver.read(Register::CqTail)?.wrapping_sub(1);
@@ -92,7 +92,7 @@ pub(super) fn r14_one_message_per_arming(bench: &mut Bench<'_>) -> Result<(), Fa
     ensure_eq!(told(&mut rig)?, (false, true), "armed, told, at one that asked and is released");
     rig.driver.write(Register::Arm, asked.wrapping_add(1))?;
     rig.settle()?;
-    ensure_eq!(told(&mut rig)?, (true, false), "armed, told, behind the last one that asked");
+    ensure_eq!(told(&mut rig)?, (true, false), "armed, told, after the last one that asked");
     ensure_eq!(rig.driver.read(Register::Arm)?, asked.wrapping_add(1), "ARM");
     // Armed anew in place of the other.
     rig.driver.write(Register::Arm, asked.wrapping_add(3))?;
@@ -194,7 +194,7 @@ pub(super) fn r14_time_fires(bench: &mut Bench<'_>) -> Result<(), Failure> {
         let passed = rig.driver.counter(Counter::Cycles)? - before;
         ensure!(
             !has_time || passed >= u64::from(TIME),
-            "R14: fired {passed} cycles behind a doorbell, of {TIME}"
+            "R14: fired {passed} cycles after a doorbell, of {TIME}"
         );
         rig.drain()?;
         // What is in time takes the time back with it.
@@ -202,7 +202,7 @@ pub(super) fn r14_time_fires(bench: &mut Bench<'_>) -> Result<(), Failure> {
         post(&mut rig, asking())?;
         ensure_eq!(told(&mut rig)?, (false, true), "armed, told, by one that asks, in round {round}");
         rig.settle()?;
-        ensure_eq!(told(&mut rig)?, (false, false), "armed, told, behind it");
+        ensure_eq!(told(&mut rig)?, (false, false), "armed, told, after it");
         rig.drain()?;
     }
     Ok(())
@@ -239,10 +239,10 @@ pub(super) fn r14_a_drain_tells_of_its_last_completion(bench: &mut Bench<'_>) ->
         rig.driver.submit(&[HwDesc::nop()])?;
         rig.driver.write(Register::Control, (Control::ENABLE | Control::DRAIN).bits())?;
         end_of_drain(&mut rig)?;
-        ensure!(!is_pending(&mut rig)?, "MESSAGES_PENDING behind a drain, {what}");
+        ensure!(!is_pending(&mut rig)?, "MESSAGES_PENDING after a drain, {what}");
         mask(&mut rig, false)?;
         rig.settle()?;
-        ensure!(!message(&rig)?, "R12: a message behind a drain, {what}");
+        ensure!(!message(&rig)?, "R12: a message after a drain, {what}");
     }
     Ok(())
 }
@@ -304,17 +304,17 @@ pub(super) fn r12_r14_a_disable_takes_the_interrupt_back(bench: &mut Bench<'_>) 
     refused(rig.driver.write(Register::Arm, start), "ARM while inactive")?;
     rig.driver.enable()?;
     post(&mut rig, asking())?;
-    ensure_eq!(told(&mut rig)?, (false, false), "armed, told, behind a disable");
+    ensure_eq!(told(&mut rig)?, (false, false), "armed, told, after a disable");
     // What is pending, too.
     mask(&mut rig, true)?;
     rig.driver.write(Register::Arm, start)?;
     rig.settle()?;
     ensure!(is_pending(&mut rig)?, "MESSAGES_PENDING while masked");
     rig.driver.disable()?;
-    ensure!(!is_pending(&mut rig)?, "MESSAGES_PENDING behind a disable");
+    ensure!(!is_pending(&mut rig)?, "MESSAGES_PENDING after a disable");
     mask(&mut rig, false)?;
     rig.settle()?;
-    ensure!(!message(&rig)?, "R12: a message behind a disable");
+    ensure!(!message(&rig)?, "R12: a message after a disable");
     rig.driver.enable()?;
     arm(&mut rig)?;
     post(&mut rig, asking())?;

@@ -231,7 +231,7 @@ pub(super) fn r20_a_retired_version_ends(bench: &mut Bench<'_>) -> Result<(), Fa
             ensure_eq!(
                 end.without_timing(),
                 answer.completion,
-                "R20: {desc:x?} behind its retirement by {mode}"
+                "R20: {desc:x?} after its retirement by {mode}"
             );
         }
         ensure!(published.is_some(), "R3: no completion of the POLICY");

@@ -431,7 +431,7 @@ fn r08_a_stop_ends_nothing_of_another_queue_pair(tenancy: &mut Tenancy<'_>) -> R
     house.advance(1)?;
     house.rigs[0].driver.submit(&[HwDesc::stop(7).with_user_data(1)])?;
     let ends = by_position(&house.rigs[0].drain()?, 2)?;
-    ensure_eq!(ends[0].status, Status::Stopped as u8, "R8: end of a DECODE with a STOP behind it");
+    ensure_eq!(ends[0].status, Status::Stopped as u8, "R8: end of a DECODE with a STOP after it");
     ensure!(ends[0].final_seq_len < LONG, "R8: a STOP ended nothing");
     Ok(())
 }
@@ -1248,7 +1248,7 @@ fn r21_a_publish_reaches_the_groups_of_all_queue_pairs(tenancy: &mut Tenancy<'_>
     for (queue, rig) in house.rigs.iter_mut().enumerate() {
         let version = u16::from(own.contains(&queue));
         let found = run(rig, &[member(1, version)])?;
-        ensure_eq!(found, vec![done], "R21: a group of queue pair {queue} behind a KEEP of function 0");
+        ensure_eq!(found, vec![done], "R21: a group of queue pair {queue} after a KEEP of function 0");
     }
     let error = publish(&mut house.rigs[own[0]], 2, 22, PolicyMode::Abort)?;
     ensure_eq!(error, ErrorCode::None, "R19: a POLICY while nothing runs");
@@ -1259,7 +1259,7 @@ fn r21_a_publish_reaches_the_groups_of_all_queue_pairs(tenancy: &mut Tenancy<'_>
             (0, done)
         };
         let found = run(rig, &[member(2, version)])?;
-        ensure_eq!(found, vec![end], "R21: a group of queue pair {queue} behind an ABORT of function 0");
+        ensure_eq!(found, vec![end], "R21: a group of queue pair {queue} after an ABORT of function 0");
         let found = run(rig, &[HwDesc::stop_group(7)])?;
         ensure_eq!(found, vec![(Status::Stopped as u8, 0)], "R17: a STOP of a group");
     }
@@ -1483,7 +1483,7 @@ fn r23_a_ring_runs_as_long_as_its_function(tenancy: &mut Tenancy<'_>) -> Result<
     nops(&mut house, first, 1)?;
     let there: Vec<_> = (0..5).map(|index| (other as u8, index)).chain([(first as u8, 0)]).collect();
     let events = read(&mut house.rigs[first])?;
-    ensure_eq!(of(&events), there, "R23: events behind a disable of the queue pair whose ring it is");
+    ensure_eq!(of(&events), there, "R23: events after a disable of the queue pair whose ring it is");
 
     // One that is refused while the ring runs is told.
     house.rigs[other].driver.disable()?;

@@ -546,7 +546,7 @@ fn shutdown_ends_though_a_judge_never_does() {
     assert_eq!(end.uncollected, 3);
     assert!(end.loads[0].busy > Duration::ZERO);
     drop(open);
-    assert!(arrivals.recv().is_err(), "it ends behind its answer: the others are not judged");
+    assert!(arrivals.recv().is_err(), "it ends after its answer: the others are not judged");
 }
 
 #[test]

@@ -103,7 +103,7 @@ impl History {
             let mut at = match before.get(&file) {
                 Some(&len) if now.len() == len => continue,
                 Some(&len) => {
-                    assert_eq!(now[..len], written[..], "nothing is written behind damage");
+                    assert_eq!(now[..len], written[..], "nothing is written after damage");
                     len
                 }
                 None => frame::FILE_HEAD,
@@ -162,7 +162,7 @@ impl History {
         told.next = first;
         let mut read: HashMap<u64, Trajectory> = HashMap::new();
         for piece in Reader::open(&self.directory).unwrap() {
-            assert_eq!(told.torn, None, "behind a torn tail there is nothing");
+            assert_eq!(told.torn, None, "after a torn tail there is nothing");
             match piece.unwrap() {
                 Piece::Record(found) => {
                     assert_eq!(found.number, told.next, "in order, and none passed over untold");
