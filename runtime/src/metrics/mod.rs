@@ -9,6 +9,7 @@ mod counters;
 mod prometheus;
 mod server;
 mod status;
+mod workers;
 
 pub use collect::CollectorThread;
 pub use counters::{
@@ -17,3 +18,5 @@ pub use counters::{
 };
 pub use server::{DEFAULT_ADDRESS, Server, ServerError};
 pub use status::{Metrics, Status, ThreadTime};
+pub use workers::WorkerTime;
+pub(crate) use workers::Workers;

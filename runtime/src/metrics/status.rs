@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BusyTime, Collected, CounterValues, Counters, ScoreSum};
+use super::workers::Workers;
+use super::{BusyTime, Collected, CounterValues, Counters, ScoreSum, WorkerTime};
 use crate::events::{Clock, Report, Ticks};
 use crate::reward::Loads;
 
@@ -21,6 +23,8 @@ pub struct Metrics {
     pub hot_time: BusyTime,
     /// What the judges' threads do with their time.
     judges: Option<Loads>,
+    /// What the device's workers did, where it is shown.
+    pub(crate) workers: Option<Workers>,
     about: String,
     clock: Clock,
     started: Ticks,
@@ -36,11 +40,26 @@ impl Metrics {
             scores: ScoreSum::default(),
             hot_time: BusyTime::default(),
             judges,
+            workers: None,
             about: about.to_owned(),
             started: clock.now(),
             clock,
             ended: AtomicBool::new(false),
             report: Mutex::default(),
+        }
+    }
+
+    /// Shows also what each worker of the device did. Whoever looks asks the hot thread, which then reads the device's counters:
+    /// this takes the device's time and allocates.
+    #[must_use]
+    pub fn with_workers(self) -> Self {
+        Self { workers: Some(Workers::default()), ..self }
+    }
+
+    /// Shows what the device's workers did. The pipeline calls it for whoever asked; after its last turn, whoever has the device.
+    pub fn show_workers(&self, workers: Vec<WorkerTime>) {
+        if let Some(shown) = &self.workers {
+            shown.show(workers);
         }
     }
 
@@ -58,7 +77,17 @@ impl Metrics {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// What is known now.
+    /// What is known now, after the hot thread was asked for the device's workers and has had `patience` to answer.
+    pub fn status_within(&self, patience: Duration) -> Status {
+        match &self.workers {
+            Some(workers) if !self.ended.load(Ordering::Acquire) => {
+                Status { workers: workers.ask(patience), ..self.status() }
+            }
+            _ => self.status(),
+        }
+    }
+
+    /// What is known now. Of the device's workers it is what the hot thread answered last.
     pub fn status(&self) -> Status {
         // First, so that who sees the end sees the last figures, too.
         let ended = self.ended.load(Ordering::Acquire);
@@ -80,6 +109,7 @@ impl Metrics {
             counters: self.counters.values(),
             score_sum: self.scores.get(),
             threads: std::iter::once(busy("hot".to_owned(), &self.hot_time)).chain(judges).collect(),
+            workers: self.workers.as_ref().map(Workers::last).unwrap_or_default(),
             events: self.report.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
@@ -101,6 +131,9 @@ pub struct Status {
     pub score_sum: f64,
     /// The hot thread first, then the judges.
     pub threads: Vec<ThreadTime>,
+    /// The workers of the device, by number; empty where the device does not count them, or they are not shown.
+    #[serde(default)]
+    pub workers: Vec<WorkerTime>,
     /// What the events say.
     pub events: Report,
 }

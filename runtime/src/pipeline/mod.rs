@@ -48,7 +48,7 @@ pub use versions::{PublishAnswer, PublishRefusal, Publisher};
 
 use crate::events::{Clock, Recorder};
 use crate::kv::{PrefixConfig, PrefixCounts, Prefixes};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, WorkerTime, Workers};
 use crate::policy::{Policy, PolicyKind};
 use crate::reward::{AnswerMemory, Judged, Prompts, Request, Tickets, Verdict};
 use crate::rollout::{RolloutId, Slab, State, TransitionError};
@@ -371,12 +371,23 @@ impl Pipeline {
             } else {
                 time.idle.add(spent)
             }
+            if self.metrics.workers.as_ref().is_some_and(Workers::asked) {
+                self.show_workers()?;
+            }
             if !moved && self.options.sleeps {
                 self.sleep()?;
             }
             // Without rollouts there is nothing that could move.
             self.note_idle(moved || self.is_idle() && self.held != Some(Held::Version))?;
         }
+    }
+
+    /// Reads what the device's workers did, for somebody who looks.
+    #[cold]
+    fn show_workers(&mut self) -> Result<(), RuntimeError> {
+        let workers = self.device.worker_counters()?;
+        self.metrics.show_workers(workers.iter().map(WorkerTime::from).collect());
+        Ok(())
     }
 
     /// Sleeps until the device interrupts, or for so long as others may be waited for, who do not: judges, the writer, the source,

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use doorbell_engine::Ranges;
 use doorbell_guard::Facts;
-use doorbell_runtime::metrics::{Metrics, Server};
+use doorbell_runtime::metrics::{Metrics, Server, WorkerTime};
 use doorbell_runtime::pipeline::{Feed, Pipeline, Publisher, RuntimeError};
 use doorbell_runtime::policy::PolicyKind;
 use doorbell_trace::Trace;
@@ -334,6 +334,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     let stored = ends.trajectories.finish();
     let device_counters = ends.device.counters();
     let workers = ends.device.worker_counters().unwrap_or_default();
+    metrics.show_workers(workers.iter().map(WorkerTime::from).collect());
     let events = collector.map(|collector| collector.finish());
     metrics.end();
     // Why the writer failed is known only now.

@@ -153,7 +153,10 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
     }
     let (name, capacity) = (device.name().to_owned(), device.capacity());
     let clock = Clock::new();
-    let metrics = Arc::new(Metrics::new(&format!("{} on {name}", trace.source), clock.clone(), loads));
+    let metrics = Metrics::new(&format!("{} on {name}", trace.source), clock.clone(), loads);
+    // With --strict the hot thread allocates nothing, not even for those who look.
+    let shows_workers = args.listen.is_some() && !args.strict;
+    let metrics = Arc::new(if shows_workers { metrics.with_workers() } else { metrics });
     let (recorder, collector) = if args.no_events {
         (None, None)
     } else {

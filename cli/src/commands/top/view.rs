@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use doorbell_runtime::events::{Bound, STAGES, duration};
-use doorbell_runtime::metrics::{CounterValues, Status, ThreadTime};
+use doorbell_runtime::metrics::{CounterValues, Status, ThreadTime, WorkerTime};
 use ratatui::Frame;
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
@@ -43,10 +43,14 @@ impl View {
     pub fn draw(&self, frame: &mut Frame) {
         let area = frame.area();
         let mut lines = self.lines(area.width as usize);
-        // Where the screen is too low, blank lines go first.
+        // Where the screen is too low, blank lines go first, then the workers, which stand before the last line.
         if lines.len() > area.height as usize {
             lines.retain(|line| line.width() != 0);
         }
+        let workers = self.workers(area.width as usize).len();
+        let end = lines.len() - 1;
+        let cut = lines.len().saturating_sub(area.height as usize).min(workers);
+        lines.drain(end - cut..end);
         for (row, line) in area.rows().zip(lines) {
             frame.render_widget(line, row);
         }
@@ -67,7 +71,9 @@ impl View {
         lines.push(Line::default());
         lines.extend(self.latencies(width));
         lines.push(Line::default());
-        lines.extend([self.blocks(width), self.device(width), self.threads(), self.events(), self.footer()]);
+        lines.extend([self.blocks(width), self.device(width), self.threads(), self.events()]);
+        lines.extend(self.workers(width));
+        lines.push(self.footer());
         lines
     }
 
@@ -290,6 +296,31 @@ impl View {
         Line::from(vec![format!("{:<17}", "idle").bold(), text.into()])
     }
 
+    /// A cell for each worker of the device: its tokens, and of its busy time the share in which the write port held a result of it
+    /// back. As many in a line as fit.
+    fn workers(&self, width: usize) -> Vec<Line<'static>> {
+        let most = self.now.workers.iter().map(|worker| worker.busy).max().unwrap_or(0);
+        // The worker that was busy longest is the measure: the device's time is not told.
+        let share = |part: u64, all: u64| {
+            if all == 0 { String::from("-") } else { format!("{:.0}", 100.0 * part as f64 / all as f64) }
+        };
+        let cell = |(number, worker): (usize, &WorkerTime)| {
+            let WorkerTime { tokens, busy, held } = *worker;
+            format!(
+                "{number:>3} {:>7} {:>3} {:>3}   ",
+                self::number(tokens as f64),
+                share(busy, most),
+                share(held.min(busy), busy)
+            )
+        };
+        let cells: Vec<String> = self.now.workers.iter().enumerate().map(cell).collect();
+        let Some(first) = cells.first() else { return Vec::new() };
+        let columns = (width.max(NARROW) / first.chars().count()).max(1);
+        let title = "worker, tokens, % busy (of the busiest), % of that held back by the write port";
+        let rows = cells.chunks(columns).map(|cells| Line::from(cells.concat()));
+        std::iter::once(heading(title.to_owned())).chain(rows).collect()
+    }
+
     fn events(&self) -> Line<'static> {
         let events = &self.now.events;
         let dropped = events.dropped;
@@ -435,6 +466,9 @@ mod tests {
             metrics.publish(collector.report());
             let mut status = metrics.status();
             status.uptime_ns = 3_725_000_000_000 + 1_000_000_000 * look;
+            status.workers = (1..=6)
+                .map(|k| WorkerTime { tokens: 1_028_000 + 31 * k, busy: 1_000_000 * k, held: 7_000 * k * k })
+                .collect();
             status.threads.extend((0..3).map(|k| ThreadTime {
                 name: format!("judge {k}"),
                 busy_ns: 500 * (look + 1),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use doorbell_contract::{CompletionFlags, DescFlags, HwDesc, HwEvent, Opcode};
 use doorbell_host::language::LanguageRegions;
-use doorbell_host::{Counters as DeviceCounters, DeviceError, Features, TokenRegion};
+use doorbell_host::{Counters as DeviceCounters, DeviceError, Features, TokenRegion, WorkerCounters};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -146,6 +146,10 @@ impl<T: Trick> Device for Tricky<T> {
 
     fn events(&mut self, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
         self.inner.events(out)
+    }
+
+    fn worker_counters(&mut self) -> Result<Vec<WorkerCounters>, DeviceError> {
+        self.inner.worker_counters()
     }
 
     fn features(&self) -> Features {

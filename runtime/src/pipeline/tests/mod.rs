@@ -10,7 +10,7 @@ mod rewards;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use doorbell_contract::{Capability, HwDesc, Opcode, PREFIX_NONE, PolicyMode, mix};
+use doorbell_contract::{Capability, Counter, HwDesc, Opcode, PREFIX_NONE, PolicyMode, mix};
 use doorbell_engine::{Engine, NO_RANGES, Ranges, RewardModel};
 use doorbell_host::{Division, Driver, Ports, QueueConfig, Sharded};
 use doorbell_trace::{Generator, Request};
@@ -456,6 +456,35 @@ fn a_slow_judge_blocks_neither_decode_nor_abort() {
     let values = pipeline.metrics.counters.values();
     assert_eq!((values.rollouts_aborted, values.verdicts_late), (8, 8));
     assert!(notes.take().is_empty());
+}
+
+/// Who looks at a run sees what each worker of the device has done so far; who has not asked costs the device nothing.
+#[test]
+fn who_looks_sees_the_workers() {
+    let setup = Setup::new(40, Options { slots: 8, checkpoint: 16, ..Options::default() });
+    let (mut pipeline, _) = setup.pipeline();
+    pipeline.metrics = Arc::new(Metrics::new("test", Clock::simulated(), None).with_workers());
+    let (mut turns, mut seen) = (0, vec![]);
+    pipeline
+        .run(&mut Feed::new(&setup.requests), |pipeline| {
+            turns += 1;
+            let metrics = pipeline.metrics();
+            // Every eighth turn somebody asks, and has the answer a turn later.
+            let now = if turns % 8 == 0 { metrics.status_within(Duration::ZERO) } else { metrics.status() };
+            seen.push(now.workers.iter().map(|worker| worker.tokens).sum::<u64>());
+            false
+        })
+        .unwrap();
+    assert!(seen[..8].iter().all(|&tokens| tokens == 0), "nobody had asked: {:?}", &seen[..8]);
+    assert!(seen.is_sorted() && seen.last() > seen.get(8), "{seen:?}");
+    let all = pipeline.device.counters().unwrap().get(Counter::Tokens);
+    assert!(*seen.last().unwrap() <= all);
+    // After the run whoever has the device shows its last counters.
+    let workers = pipeline.device.worker_counters().unwrap();
+    pipeline.metrics.show_workers(workers.iter().map(WorkerTime::from).collect());
+    pipeline.metrics.end();
+    let status = pipeline.metrics.status_within(Duration::from_secs(60));
+    assert_eq!(status.workers.iter().map(|worker| worker.tokens).sum::<u64>(), all);
 }
 
 #[test]
