@@ -245,6 +245,7 @@ module tenants #(
       end else r_wait = r_wait - 1;
     end
     m_axi_arready <= r_wait == 0;
+    if (!m_axi_rvalid || m_axi_rready) begin
     m_axi_rvalid <= 1'b0;
     if (!r_busy && r_some != '0) begin
       r_pick = -1;
@@ -270,6 +271,7 @@ module tenants #(
         r_head[r_id] = r_head[r_id] + 1;
         r_some[r_id] = r_head[r_id] != r_tail[r_id];
       end
+    end
     end
   end
 
@@ -371,6 +373,7 @@ module tenants #(
       aw_head = aw_head + 1;
       w_head  = w_head + 1;
     end
+    if (!m_axi_bvalid || m_axi_bready) begin
     m_axi_bvalid <= 1'b0;
     if (b_some != '0) begin
       b_pick = -1;
@@ -393,6 +396,7 @@ module tenants #(
           if (b_pair[b_at] == victim) done_at = cycle;
         end
       end
+    end
     end
   end
 
