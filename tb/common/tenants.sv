@@ -89,6 +89,7 @@ module tenants #(
 
   // ---------------------------------------------------------------- what the bench says
   int            k_cycles = 1;          // AW, W and AR are taken within so many
+  int            timeout = 0;           // BUS_TIMEOUT
   logic [16*6-1:0] hold = '0;           // of a function, by what is accessed: responses are withheld, …
   int            late [0:16*6-1];       // … or come so many cycles late at most
   int            bad  [0:16*6-1];       // … or are errors, percent of them
@@ -448,6 +449,12 @@ module tenants #(
     u_registers.write(REG_MESSAGE_CONTROL + BLOCK_DEVICE_MESSAGE_PER_QUEUE * q, 0);
   endtask
 
+  // Nothing is active.
+  task automatic set_timeout(input int cycles);
+    u_registers.write(REG_BUS_TIMEOUT, cycles);
+    timeout = cycles;
+  endtask
+
   // A wait that ends by itself takes no longer (R15).
   localparam int Patience = 100_000;
 
@@ -547,6 +554,7 @@ module tenants #(
   // ---------------------------------------------------------------- bounds of R28
   int others, their_workers, weights;    // queue pairs that attack, their workers, the sum of their weights
   logic shares = 1'b0;                   // they share workers with the victim
+  int   deaths = 0;                      // of others, each of which may hold the workers for so long
 
   function automatic int u_bound();
     u_bound = 11 * k_cycles;
@@ -558,8 +566,12 @@ module tenants #(
   function automatic int m_bound();
     m_bound = n_bound() + weights * 40 * (their_workers + 1) * u_bound() + CompletionDepth;
   endfunction
+  // The looks of the watchdog, and what it gives up of a queue pair: a cycle for each answer, and one between.
+  function automatic int v_bound();
+    v_bound = 28 * ((Queues > Functions) ? Queues : Functions) + 2 * 261 + 16;
+  endfunction
   function automatic int bound_of(input int what);
-    bound_of = shares ? m_bound() : n_bound();
+    bound_of = shares ? m_bound() + ((timeout != 0) ? v_bound() + deaths * timeout : 0) : n_bound();
     case (what)
       Decode: bound_of = bound_of + 2 * (their_workers + 1) * u_bound();
       Reward: bound_of = bound_of + 3 * (others + 1) * (16 + 10 * k_cycles);
@@ -667,6 +679,7 @@ module tenants #(
     end
     weights = others;
     if (!shares) for (int w = 0; w < Workers; w++) if (workers_of_attack[w]) their_workers = their_workers + 1;
+    deaths = (does == Withheld) ? others : 0;
     waits_for = {"cell ", thing_name(what), " ", action_name(does)};
     begin_victim;
     slow = chance(50);
