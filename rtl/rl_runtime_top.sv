@@ -271,7 +271,7 @@ module rl_runtime_top
   assign drained     = draining & on & idle;
   assign arms        = arm && (Queues'(16'd1 << bell_queue) & on) != '0;     // that of a dead queue pair does nothing
 
-  // The front is all but the read port's arbiter, the counters and engine 1. While that alone is at work, which takes up to a second for a
+  // The front is all but the read port's arbiter, the watchdog, the counters and engine 1. While that alone is at work, which takes up to a second for a
   // token when it is simulated, the front rests: its workers wait for tokens, and nothing is on its way to them or from them.
   if (Engines == 1) begin : gen_no_rest
     /* verilator lint_off UNUSEDSIGNAL */

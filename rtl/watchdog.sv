@@ -53,10 +53,13 @@ module watchdog
   output logic [5:0]  b_id_o,
   output logic        b_given_o
 );
-  // An ID, reads first: {write, ID}. Its upper three bits say of what kind it is.
+  // What is kept of an ID lies at {write, upper two bits of the ID, queue pair or function}: the first three bits say of what kind it is.
   localparam logic [2:0] Descriptors = 3'd0, Readback = 3'd1, Bursts = 3'd2, Lines = 3'd4, Owned = 3'd7;
   localparam int QueueBits = (Queues == 1) ? 1 : $clog2(Queues);
   localparam int Last     = ((Queues > Functions) ? Queues : Functions) - 1;
+  localparam int PairBits  = (Last == 0) ? 1 : $clog2(Last + 1);
+  localparam int IndexBits = 3 + PairBits;
+  localparam int Ids       = 1 << IndexBits;
   localparam int MostIn   = (FetchDepth > 512) ? FetchDepth : 512;
   localparam int CountBits = $clog2(MostIn + 1);
   localparam int TimeBits = 33;
@@ -68,14 +71,15 @@ module watchdog
   localparam logic [2:0] Give   = 3'd4;
 
   logic                 armed;
-  logic [CountBits-1:0] out_q   [0:127];   // in flight, as the device sees it: beats, and write responses; …
-  logic [127:0]         flying_q;          // … if there are any
-  logic [127:0]         fresh_q;           // it has something in flight, or an answer, since the last look
-  logic [TimeBits-1:0]  since_q [0:127];   // when it last was
+  logic [CountBits-1:0] out_q   [0:Ids-1];   // in flight, as the device sees it: beats, and write responses; …
+  logic [Ids-1:0]         flying_q;          // … if there are any
+  logic [Ids-1:0]         fresh_q;           // it has something in flight, or an answer, since the last look
+  logic [TimeBits-1:0]  since_q [0:Ids-1];   // when it last was
   logic [TimeBits-1:0]  now_q, age_q;
   logic [2:0]           state_q, group;
   logic [3:0]           pair;
-  logic [6:0]           index_q, r_index, b_index, ar_index, aw_index;
+  logic [6:0]           look_q;            // whose turn it is: kind, queue pair or function
+  logic [IndexBits-1:0] look, r_index, b_index, ar_index, aw_index;
   logic [1:0]           settle_q;
   logic                 some_q, fresh, expired, function_id, behind, gives_up;
   logic [CountBits-1:0] left_q;
@@ -83,27 +87,34 @@ module watchdog
   logic [Queues-1:0]    victims, die_q;
 
   assign armed = timeout_i != '0;
-  assign {group, pair} = index_q;
+  assign {group, pair} = look_q;
+  assign look = {group, pair[PairBits-1:0]};
+
+  /* verilator lint_off UNUSEDSIGNAL */  // as many queue pairs as were built
+  function automatic logic [IndexBits-1:0] index_of(input logic is_write, input logic [5:0] id);
+    /* verilator lint_on UNUSEDSIGNAL */
+    index_of = {is_write, id[5:4], id[PairBits-1:0]};
+  endfunction
 
   // ---------------------------------------------------------------- answers
   // A beat or a response of an ID of which some are owed is one that was given up. The bus waits for a cycle with one that is given here.
-  logic [CountBits-1:0] owed_q [0:127];
-  logic [127:0]         owed_some_q;
+  logic [CountBits-1:0] owed_q [0:Ids-1];
+  logic [Ids-1:0]         owed_some_q;
   logic                 owed_any_q, late_r, late_b;
-  assign r_index   = {1'b0, r_id_i};
-  assign b_index   = {1'b1, b_id_i};
-  assign ar_index  = {1'b0, ar_id_i};
-  assign aw_index  = {1'b1, aw_id_i};
-  assign r_given_o = given_q && !index_q[6];
-  assign b_given_o = given_q && index_q[6];
+  assign r_index   = index_of(1'b0, r_id_i);
+  assign b_index   = index_of(1'b1, b_id_i);
+  assign ar_index  = index_of(1'b0, ar_id_i);
+  assign aw_index  = index_of(1'b1, aw_id_i);
+  assign r_given_o = given_q && !group[2];
+  assign b_given_o = given_q && group[2];
   assign r_ready_o = !r_given_o;
   assign b_ready_o = !b_given_o;
   assign late_r    = owed_any_q ? r_valid_i && !r_given_o && owed_some_q[r_index] : 1'b0;
   assign late_b    = owed_any_q ? b_valid_i && !b_given_o && owed_some_q[b_index] : 1'b0;
   assign r_valid_o = r_given_o || (r_valid_i && !late_r);
   assign b_valid_o = b_given_o || (b_valid_i && !late_b);
-  assign r_id_o    = r_given_o ? index_q[5:0] : r_id_i;
-  assign b_id_o    = b_given_o ? index_q[5:0] : b_id_i;
+  assign r_id_o    = r_given_o ? look_q[5:0] : r_id_i;
+  assign b_id_o    = b_given_o ? look_q[5:0] : b_id_i;
 
   always_ff @(posedge clk_i) begin
     if (!bus_rst_ni) begin
@@ -112,8 +123,8 @@ module watchdog
     end else if (given_q || owed_any_q) begin
       owed_any_q <= given_q || owed_some_q != '0;
       if (given_q) begin
-        owed_q[index_q]      <= owed_some_q[index_q] ? owed_q[index_q] + 1'b1 : CountBits'(1);
-        owed_some_q[index_q] <= 1'b1;
+        owed_q[look]      <= owed_some_q[look] ? owed_q[look] + 1'b1 : CountBits'(1);
+        owed_some_q[look] <= 1'b1;
       end
       if (late_r) begin
         owed_q[r_index]      <= owed_q[r_index] - 1'b1;
@@ -130,9 +141,9 @@ module watchdog
     owing_o = '0;
     if (owed_any_q) begin
       for (int q = 0; q < Queues; q++)
-        owing_o[q] = owed_some_q[{Readback, 4'(q)}] || owed_some_q[{Lines, 4'(q)}] || owed_some_q[{Lines + 3'd1, 4'(q)}]
-                  || owed_some_q[{Lines + 3'd2, 4'(q)}]
-                  || (dead_i[q] && (owed_some_q[{Bursts, owner_i[q]}] || owed_some_q[{Owned, owner_i[q]}]));
+        owing_o[q] = owed_some_q[{Readback, PairBits'(q)}] || owed_some_q[{Lines, PairBits'(q)}] || owed_some_q[{Lines + 3'd1, PairBits'(q)}]
+                  || owed_some_q[{Lines + 3'd2, PairBits'(q)}]
+                  || (dead_i[q] && (owed_some_q[{Bursts, PairBits'(owner_i[q])}] || owed_some_q[{Owned, PairBits'(owner_i[q])}]));
     end
   end
   assign idle_o = !given_q && !owed_any_q;
@@ -140,13 +151,13 @@ module watchdog
   // ---------------------------------------------------------------- what is in flight
   logic                 asks, writes, comes, done, r_same, b_same;
   logic [CountBits-1:0] asked, written, came, ended;      // of those IDs, when this cycle is over
-  logic [6:0]           come_index, done_index;
+  logic [IndexBits-1:0] come_index, done_index;
   assign asks       = armed && ar_i;
   assign writes     = armed && aw_i;
   assign comes      = armed && r_valid_o;
   assign done       = armed && b_valid_o;
-  assign come_index = {1'b0, r_id_o};
-  assign done_index = {1'b1, b_id_o};
+  assign come_index = index_of(1'b0, r_id_o);
+  assign done_index = index_of(1'b1, b_id_o);
   assign r_same     = asks && comes && ar_id_i == r_id_o;
   assign b_same     = writes && done && aw_id_i == b_id_o;
   assign asked      = asks ? (flying_q[ar_index] ? out_q[ar_index] : '0) + CountBits'(ar_len_i) + CountBits'(!r_same) : '0;
@@ -155,12 +166,12 @@ module watchdog
   assign ended      = done ? out_q[done_index] - 1'b1 : '0;
 
   // ---------------------------------------------------------------- the looks
-  assign fresh       = fresh_q[index_q];
+  assign fresh       = fresh_q[look];
   assign expired     = some_q && age_q >= {1'b0, timeout_i};
   assign function_id = group == Bursts || group == Owned;
-  assign behind      = some_q && (function_id ? owed_some_q[index_q] : (32'(pair) < Queues) && dead_i[pair[QueueBits-1:0]]);
+  assign behind      = some_q && (function_id ? owed_some_q[look] : (32'(pair) < Queues) && dead_i[pair[QueueBits-1:0]]);
   assign gives_up    = group != Descriptors && (expired || behind);
-  assign here        = index_q[6] ? b_valid_o && b_id_o == index_q[5:0] : r_valid_o && r_id_o == index_q[5:0];
+  assign here        = group[2] ? b_valid_o && b_id_o == look_q[5:0] : r_valid_o && r_id_o == look_q[5:0];
   assign emits       = state_q == Give && left_q != '0 && !given_q && !here;
   assign moves_o     = die_q != '0 || state_q > Judge || (state_q == Judge && (expired || behind));
   assign die_o       = die_q;
@@ -187,7 +198,7 @@ module watchdog
       flying_q <= '0;
       fresh_q  <= '0;
       now_q    <= '0;
-      index_q  <= '0;
+      look_q   <= '0;
       state_q  <= Look;
       given_q  <= 1'b0;
       die_q    <= '0;
@@ -195,7 +206,7 @@ module watchdog
       now_q <= now_q + 1'b1;
 
       // In flight.
-      if (state_q == Look) fresh_q[index_q] <= 1'b0;
+      if (state_q == Look) fresh_q[look] <= 1'b0;
       if (asks) begin
         out_q[ar_index]    <= asked;
         flying_q[ar_index] <= asked != '0;
@@ -227,9 +238,9 @@ module watchdog
       case (state_q)
         Look: begin
           state_q <= Judge;
-          some_q  <= flying_q[index_q];
-          age_q   <= fresh ? '0 : now_q - since_q[index_q];
-          if (fresh) since_q[index_q] <= now_q;
+          some_q  <= flying_q[look];
+          age_q   <= fresh ? '0 : now_q - since_q[look];
+          if (fresh) since_q[look] <= now_q;
         end
         Judge: begin
           die_q    <= victims;
@@ -237,7 +248,7 @@ module watchdog
           if (gives_up) state_q <= Settle;
           else begin
             state_q <= Look;
-            index_q <= next;
+            look_q  <= next;
           end
         end
         Settle: begin
@@ -245,14 +256,14 @@ module watchdog
           if (settle_q == '1) state_q <= Count;
         end
         Count: begin
-          left_q  <= flying_q[index_q] ? out_q[index_q] - CountBits'(here) : '0;
+          left_q  <= flying_q[look] ? out_q[look] - CountBits'(here) : '0;
           state_q <= Give;
         end
         default: begin
           left_q <= left_q - CountBits'(here);
           if (left_q == '0) begin
             state_q <= Look;
-            index_q <= next;
+            look_q  <= next;
           end
         end
       endcase
@@ -270,10 +281,10 @@ module watchdog
     if (rst_ni && armed) begin
       if (comes && !flying_q[come_index]) $fatal(1, "R24 watchdog: data of ID %0d that nobody awaits", r_id_o);
       if (done && !flying_q[done_index]) $fatal(1, "R24 watchdog: a write response of ID %0d that nobody awaits", b_id_o);
-      if (given_q && (group == Descriptors || left_q == '0)) $fatal(1, "R24 watchdog: an answer of ID %0d is given that nobody awaits", index_q[5:0]);
+      if (given_q && (group == Descriptors || left_q == '0)) $fatal(1, "R24 watchdog: an answer of ID %0d is given that nobody awaits", look_q[5:0]);
     end
     if (rst_ni && gives_up && state_q == Judge && function_id) begin
-      if (!users) $fatal(1, "R24 watchdog: no queue pair of function %0d may have what ID %0d waits for", pair, index_q[5:0]);
+      if (!users) $fatal(1, "R24 watchdog: no queue pair of function %0d may have what ID %0d waits for", pair, look_q[5:0]);
     end
     if (rst_ni && (late_r || late_b)) begin
       if (late_r && owed_q[r_index] == '0) $fatal(1, "R24 watchdog: data of ID %0d is dropped that is not late", r_id_i);
