@@ -138,9 +138,8 @@ fn a_disable_or_reset_stops_every_write_and_the_next_start_is_clean(#[values(fal
             if reset {
                 rtl.driver.platform_mut().reset(3).unwrap();
                 // It has no engine 1.
-                let absent = |register: &Register| {
-                    (Register::ModelBaseLo..=Register::Arena3SizeHi).contains(register)
-                };
+                let absent =
+                    |register: &Register| (Register::ModelBaseLo..=Register::Arena3SizeHi).contains(register);
                 for register in Register::ALL.into_iter().filter(|register| !absent(register)) {
                     if let Some(value) = register.reset() {
                         assert_eq!(

@@ -68,7 +68,10 @@ fn set_fault(device: &mut Device, range: Option<RangeInclusive<u64>>, is_write: 
 /// R24: engine 1 lets go of a queue pair whose data, or whose writes of keys and values, the bus does not answer. The worker is free, what comes
 /// late is dropped, and the next life runs.
 #[rstest]
-fn r24_engine_1_lets_go_of_a_dead_queue_pair(#[values(false, true)] reads: bool, #[values(400, 3000)] after: u64) {
+fn r24_engine_1_lets_go_of_a_dead_queue_pair(
+    #[values(false, true)] reads: bool,
+    #[values(400, 3000)] after: u64,
+) {
     const TIMEOUT: u32 = 20_000;
     let mut platform = device(1, 1);
     platform.write_register(Register::BusTimeout, TIMEOUT).unwrap();
