@@ -65,12 +65,13 @@ module watchdog_run #(
   int waits    [0:127];                 // … and the device waits for
   int given    [0:127];                 // given by the watchdog, and not said by the bus
   int since    [0:127];                 // the last answer, or the address since which something is in flight
+  int late_at  [0:127];                 // when its answer was last too late
   int ready_at [0:127];                 // the bus says the next then
   logic [127:0] hangs = '0;             // … or not at all
   int now = 0, deaths = 0, quiet_until = 0;
   int dead_at [0:Queues-1];
   initial begin
-    for (int k = 0; k < 128; k++) begin bus_owes[k] = 0; waits[k] = 0; given[k] = 0; since[k] = 0; ready_at[k] = 0; end
+    for (int k = 0; k < 128; k++) begin bus_owes[k] = 0; waits[k] = 0; given[k] = 0; since[k] = 0; ready_at[k] = 0; late_at[k] = 0; end
     for (int q = 0; q < Queues; q++) dead_at[q] = 0;
   end
 
@@ -187,6 +188,10 @@ module watchdog_run #(
     end
     if ((owes & ~owing) != '0) fail($sformatf("R12: owing_o is %b, and the bus owes %b", owing, owes));
     if (any && idle) fail("R12: idle_o while the bus owes answers");
+    for (int n = 0; n < ids; n++) begin
+      at = list[n];
+      if ((waits[at] > 0 && now - since[at] >= timeout) || (of_function(at) && given[at] > 0)) late_at[at] = now;
+    end
     // Who dies.
     if (die != '0) begin
       if ((die & (~active | dead)) != '0) fail($sformatf("R24: %b die, active %b, dead %b", die, active, dead));
@@ -194,7 +199,7 @@ module watchdog_run #(
         late = 1'b0;
         for (int n = 0; n < ids; n++) begin
           at = list[n];
-          if (has(p, at) && ((waits[at] > 0 && now - since[at] >= timeout) || (of_function(at) && given[at] > 0))) late = 1'b1;
+          if (has(p, at) && late_at[at] != 0 && now - late_at[at] <= 4) late = 1'b1;      // it may be answered while it is judged
         end
         if (!late || timeout == 0) fail($sformatf("R24: queue pair %0d dies, and no answer is late", p));
       end
