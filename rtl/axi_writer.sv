@@ -83,7 +83,6 @@ module axi_writer
   input  logic [5:0]   m_axi_bid,
   input  logic [1:0]   m_axi_bresp,
   input  logic         m_axi_bvalid,
-  output logic         m_axi_bready,
 
   output logic         sent_o,           // one beat of a token line or of completions was accepted from inside
   output logic         idle_o            // nothing promised, nothing in flight
@@ -234,7 +233,6 @@ module axi_writer
   assign m_axi_awcache = AXI_CACHE;
   assign m_axi_awprot  = AXI_PROT;
   assign m_axi_wlast   = 1'b1;
-  assign m_axi_bready = 1'b1;
   assign ack_o        = m_axi_bvalid && !idle_o;  // with nothing in flight a response is dropped; else none may come that nobody waits for
   assign ack_id_o     = m_axi_bid;
   assign ack_error_o  = m_axi_bresp != '0;

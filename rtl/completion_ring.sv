@@ -35,6 +35,7 @@ module completion_ring
   input  logic [3:0]  start_queue_i,
   input  queue_config_t start_config_i,
   input  logic [Queues-1:0] on_i,      // completions of the others are dropped
+  input  logic [Queues-1:0] enabled_i, // on, or dead (R24): its host may release what is visible
 
   // CQ head doorbell; refused (ok low, same cycle) when it releases what was not written or runs backwards.
   input  logic        release_i,
@@ -150,6 +151,8 @@ module completion_ring
   assign state_pair   = (Queues == 1) ? '0 : state_queue_i[QueueBits-1:0];
   logic [Slots-1:0] on;
   assign on = Slots'(on_i);
+  logic [Slots-1:0] enabled;
+  assign enabled = Slots'(enabled_i);
 
   logic [Queues-1:0][63:0] base_q;
   logic [Queues-1:0][16:0] size_q;
@@ -760,7 +763,7 @@ module completion_ring
     assign in_range[q] = here && !above[31] && !below[31];
     assign moves[q]    = here && release_head_i != head_q[q];
   end
-  assign release_ok_o = release_i && on[release_pair] && in_range != '0;
+  assign release_ok_o = release_i && enabled[release_pair] && in_range != '0;
   assign frees     = release_ok_o && moves != '0;
   assign reserve_freed = frees && release_pair == reserve_pair;
 
@@ -799,7 +802,7 @@ module completion_ring
   end
 
   assign slot_o  = slot_q[Queues-1:0];
-  assign head_o  = on[state_pair] ? head_q[state_pair] : tail_q[state_pair];
+  assign head_o  = enabled[state_pair] ? head_q[state_pair] : tail_q[state_pair];
   assign tail_o  = tail_q[state_pair];
 
 `ifndef SYNTHESIS

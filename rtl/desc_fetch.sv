@@ -1,5 +1,5 @@
 // Descriptor fetch: the read side of the AXI master. Any number of bursts may be in flight; desc_ring asks only
-// for what fits behind desc_check, so R is always ready. Its reads have the number of their queue pair as ID: so those of one return in
+// for what fits behind desc_check, so each beat is taken as it comes. Its reads have the number of their queue pair as ID: so those of one return in
 // order, and no queue pair's stand before another one's. What was promised to the bus outlives a reset of the device, and a disable of
 // its queue pair, whose beats are then dropped.
 module desc_fetch
@@ -35,7 +35,6 @@ module desc_fetch
   input  logic [1:0]   m_axi_rresp,
   input  logic         m_axi_rlast,
   input  logic         m_axi_rvalid,
-  output logic         m_axi_rready,
 
   output logic         slot_valid_o,  // a slot has arrived
   output logic [511:0] slot_data_o,
@@ -74,7 +73,6 @@ module desc_fetch
   logic [3:0]           queue;
 
   assign asked        = request_i && m_axi_arready;
-  assign m_axi_rready = 1'b1;
   assign beat         = m_axi_rvalid && m_axi_rid < 6'(Queues) && owed;   // one that nobody waits for is dropped
   assign fault_o      = beat && m_axi_rresp != '0;
   assign slot_valid_o = beat && on[queue[QueueBits-1:0]];

@@ -33,7 +33,8 @@ module desc_ring
   input  logic        start_i,         // a queue pair starts, with this configuration
   input  logic [3:0]  start_queue_i,
   input  queue_config_t start_config_i,
-  input  logic [Queues-1:0] on_i,      // enabled; of the others nothing is accepted and nothing requested
+  input  logic [Queues-1:0] on_i,      // of the others nothing is accepted and nothing requested
+  input  logic [Queues-1:0] enabled_i, // on, or dead (R24): what was published is still shown
 
   // Doorbell: a new tail; refused (ok low, same cycle) when it would overrun the ring or run backwards. Behind a doorbell
   // comes a cycle without a doorbell and ABORT (axil_slave has a response between two writes).
@@ -121,8 +122,9 @@ module desc_ring
   logic [Slots-1:0]  stale_q;           // something has changed since it was settled
   logic [Slots-1:0]  published_q;       // tail and head differ
   /* verilator lint_on UNUSEDSIGNAL */
-  logic [Slots-1:0]  on;
-  assign on = Slots'(on_i);
+  logic [Slots-1:0]  on, enabled;
+  assign on      = Slots'(on_i);
+  assign enabled = Slots'(enabled_i);
 
   // ---------------------------------------------------------------- doorbell
   // A tail is good that is not below the present one and not above the limit. Both differences are below 2^31 then, and
@@ -366,7 +368,7 @@ module desc_ring
   assign received_index_o = received_i ? head_q[received_pair] : '0;
   assign published_o      = published_q[Queues-1:0] & on_i;
   assign head_o           = head_q[state_pair];
-  assign tail_o           = on[state_pair] ? tail_q[state_pair] : head_q[state_pair];    // R12: the queue is empty
+  assign tail_o           = enabled[state_pair] ? tail_q[state_pair] : head_q[state_pair];    // R12: the queue is empty
   assign posted_head_o    = posted_i ? head_q[posted_pair] : '0;
 
 `ifndef SYNTHESIS

@@ -30,7 +30,7 @@ module event_ring
   input  logic        start_i,            // a queue pair starts, with this configuration
   input  logic [3:0]  start_queue_i,
   input  queue_config_t start_config_i,
-  input  logic [Queues-1:0] on_i,         // R12: events of the others are dropped
+  input  logic [Queues-1:0] on_i,         // R12: events of the others are dropped; a dead queue pair's are not (R24)
   input  logic [Queues-1:0] active_i,
   input  logic [Queues-1:0][3:0] owner_i, // the function of each queue pair
 
@@ -67,8 +67,8 @@ module event_ring
   input  logic [31:0] answered_to_i,      // … the index behind them, …
   input  logic [1:0]  visible_i,          // … and those that are visible
 
-  // Bits of ERROR that are set in this cycle and were not: of each queue pair, bit 0 of ERROR first.
-  input  logic [5*Queues-1:0] raised_i,
+  // Bits of ERROR that are set in this cycle and were not: of each queue pair, bit 0 of ERROR first; the last is BUS_TIMEOUT.
+  input  logic [6*Queues-1:0] raised_i,
 
   // To the write port.
   output logic        event_valid_o,
@@ -372,11 +372,11 @@ module event_ring
   // ---------------------------------------------------------------- faults
   // Bits that are not told lie as raised_i has them. A bit that is set once more before the first time is told: that event is lost, and so is
   // one that is set in another function while one of the function before waits.
-  logic [5*Queues-1:0]             fault_q;
+  logic [6*Queues-1:0]             fault_q;
   logic [Queues-1:0][31:0]         fault_index_q;
   logic [Queues-1:0][TimeBits-1:0] fault_stamp_q;
   logic [Queues-1:0][3:0]          fault_owner_q;
-  logic [5*Queues-1:0]             twice;
+  logic [6*Queues-1:0]             twice;
   logic [Queues-1:0]               running, raised, again, mine, waiting_mine, foreign, moved, stays;
   logic                            raises;
   logic                            picks, picks_life, picks_fault;   // what is told next
@@ -393,17 +393,17 @@ module event_ring
   end
   assign stays  = (faulty_q != '0) ? faulty_q & ~(picks_fault ? Queues'(16'd1 << pick_pair) : '0) : '0;
   assign raised = raises ? running & (raised_i[0 +: Queues] | raised_i[Queues +: Queues] | raised_i[2*Queues +: Queues]
-                                    | raised_i[3*Queues +: Queues] | raised_i[4*Queues +: Queues]) : '0;
+                                    | raised_i[3*Queues +: Queues] | raised_i[4*Queues +: Queues] | raised_i[5*Queues +: Queues]) : '0;
   assign twice  = (stays & raised) != '0 ? raised_i & fault_q : '0;
   assign foreign = stays & raised & moved;
   assign again  = (stays & raised) != '0 ? stays & raised & (moved | twice[0 +: Queues] | twice[Queues +: Queues] | twice[2*Queues +: Queues]
-                                                           | twice[3*Queues +: Queues] | twice[4*Queues +: Queues]) : '0;
+                                                           | twice[3*Queues +: Queues] | twice[4*Queues +: Queues] | twice[5*Queues +: Queues]) : '0;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) faulty_q <= '0;
     else if (raises || faulty_q != '0) begin
       faulty_q <= (stays & ~waiting_mine) | (raised & ~mine & ~(stays & moved));
-      if (raised != '0) fault_q <= (fault_q & {5{stays}}) | (raised_i & {5{raised & ~foreign}});
+      if (raised != '0) fault_q <= (fault_q & {6{stays}}) | (raised_i & {6{raised & ~foreign}});
       for (int q = 0; q < Queues; q++) begin
         if (raised[q] && !stays[q]) begin
           fault_owner_q[q] <= owner_i[q];
@@ -428,7 +428,7 @@ module event_ring
   /* verilator lint_on UNUSEDSIGNAL */
   logic [32:0]          told_even_q, told_odd_q;
   logic [TimeBits-1:0]  told_stamp_q;
-  logic [4:0]           told_bits_q;
+  logic [5:0]           told_bits_q;
   logic [Queues-1:0]    request, grant_unused, peers;
   logic [15:0]          peer;
   logic [MomentBits-1:0] shown_backlog, told_backlog;
@@ -436,7 +436,7 @@ module event_ring
   logic [3:0]           pick_number;
   /* verilator lint_on UNUSEDSIGNAL */
   /* verilator lint_off UNUSEDSIGNAL */  // its bits alone
-  logic [5*Queues-1:0]  pick_faults;
+  logic [6*Queues-1:0]  pick_faults;
   /* verilator lint_on UNUSEDSIGNAL */
 
   assign request   = !awake_q ? '0 : (faulty_q != '0) ? faulty_q : untold_q[Queues-1:0];
@@ -533,7 +533,7 @@ module event_ring
       told_index_q  <= picks_fault ? fault_index_q[pick_pair] : pick_index;
       if (picks_fault) begin
         told_stamp_q  <= fault_stamp_q[pick_pair];
-        told_bits_q   <= {pick_faults[4*Queues], pick_faults[3*Queues], pick_faults[2*Queues], pick_faults[Queues], pick_faults[0]};
+        told_bits_q   <= {pick_faults[5*Queues], pick_faults[4*Queues], pick_faults[3*Queues], pick_faults[2*Queues], pick_faults[Queues], pick_faults[0]};
       end else begin
         told_record_q <= moments_mem[{pick_pair, pick_index[MomentBits-1:0]}];
         told_even_q   <= even_mem[{pick_pair, pick_index[MomentBits-1:1]}];
@@ -599,7 +599,7 @@ module event_ring
       if (told_fault_q) begin
         offer_event_q.kind        <= EVENT_FAULT;
         offer_event_q.stamp       <= {phase, told_stamp_q};
-        offer_event_q.start       <= 32'(told_bits_q);
+        offer_event_q.start       <= {23'd0, told_bits_q[5], 3'd0, told_bits_q[4:0]};
         offer_event_q.visible     <= {phase, 31'd0};
       end else begin
         offer_event_q.kind        <= EVENT_LIFE;

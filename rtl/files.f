@@ -10,6 +10,7 @@ rtl/register_place.sv
 rtl/mmio_regs.sv
 rtl/perf_counters.sv
 rtl/device_ctrl.sv
+rtl/watchdog.sv
 rtl/desc_ring.sv
 rtl/desc_fetch.sv
 rtl/read_arbiter.sv

@@ -30,6 +30,7 @@ module mmio_regs
   input  logic [31:0] counter_data_i,
 
   output logic [15:0] wait_states_o,         // of the device; stable while any queue pair is active
+  output logic [31:0] bus_timeout_o,         // likewise
 
   // Life of the queue pairs.
   output logic        start_o,               // ENABLE is being set, and accepted: the queue pair, and what it starts with
@@ -41,6 +42,7 @@ module mmio_regs
   input  logic [Queues-1:0] on_i,            // ENABLE
   input  logic [Queues-1:0] draining_i,      // DRAIN
   input  logic [Queues-1:0] active_i,
+  input  logic [Queues-1:0] dead_i,          // R24
   input  logic [Queues-1:0] idle_i,          // of one that is on: no published descriptor is without its completion
 
   // Doorbells, forwarded to the rings, which may refuse them in the same cycle.
@@ -66,7 +68,7 @@ module mmio_regs
   input  logic        event_release_ok_i,
   input  logic [95:0] events_i,              // of the function of slots_owner_o: EVENTS_DROPPED, EQ_TAIL, EQ_HEAD
   output logic [Queues-1:0][3:0] owner_o,    // the function of each queue pair
-  output logic [5*Queues-1:0] raised_o,      // bits of ERROR that are set in this cycle and were not, by bit and queue pair
+  output logic [6*Queues-1:0] raised_o,      // bits of ERROR that are set in this cycle and were not, by bit and queue pair
   input  logic [3:0]  range_owner_i,         // a range of reward model 1, combinational
   input  logic [3:0]  range_number_i,
   output logic [63:0] range_o,               // last, first
@@ -78,6 +80,7 @@ module mmio_regs
   input  logic [Queues-1:0] line_fault_i,
   input  logic [Queues-1:0] completion_fault_i,
   input  logic [Queues-1:0] message_fault_i,
+  input  logic [Queues-1:0] die_i,           // R24: BUS_TIMEOUT is over
   input  logic [Queues-1:0] armed_i,
   input  logic [Queues-1:0] masked_i,        // in the table of messages
   input  logic [Queues-1:0] pending_i,       // fired, and the message is not sent
@@ -100,7 +103,7 @@ module mmio_regs
   end
 
   localparam logic [31:0] Capability   = CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_LOGP | CAP_POLICY
-                                       | CAP_ABORT | CAP_ISOLATED | CAP_EVENTS | CAP_WORKER_COUNTERS;
+                                       | CAP_ABORT | CAP_ISOLATED | CAP_EVENTS | CAP_WORKER_COUNTERS | CAP_WATCHDOG;
   localparam int          Windows      = 3;
   localparam int          QueueBits    = (Queues == 1) ? 1 : $clog2(Queues);
   localparam int          FunctionBits = (Functions == 1) ? 1 : $clog2(Functions);
@@ -147,7 +150,7 @@ module mmio_regs
   logic [Queues-1:0][3:0]           owner_q;    // function that owns the queue pair
   logic [Queues-1:0][7:0]           refused_q;    // doorbells
   logic [Queues-1:0][31:0]          aborted_q;  // what ABORT was written with last
-  logic [Queues-1:0]    bad_config_q, read_fault_q, line_fault_q, completion_fault_q, message_fault_q;
+  logic [Queues-1:0]    bad_config_q, read_fault_q, line_fault_q, completion_fault_q, message_fault_q, died_q;
   logic [Functions-1:0] reset_q;
 
   // ---------------------------------------------------------------- where an address lies
@@ -230,7 +233,7 @@ module mmio_regs
     value_ok        = 1'b1;
     if (write_i) begin
       case (wr.offset)
-        REG_WAIT_STATES: is_device_cfg = 1'b1;
+        REG_WAIT_STATES, REG_BUS_TIMEOUT: is_device_cfg = 1'b1;
         REG_FN_WORKERS: begin
           is_function_cfg = 1'b1;
           value_ok        = write_data_i[Workers-1:0] != '0;
@@ -384,12 +387,14 @@ module mmio_regs
         end
       end
       wait_states_o <= '0;
+      bus_timeout_o <= '0;
     end else if (fire) begin
       if (wr_range && !wr.offset[2]) range_lo_q[wr_range_place] <= write_data_i;
       if (wr_range && wr.offset[2])  range_hi_q[wr_range_place] <= write_data_i;
       if (is_queue_cfg)    queue_mem[wr_queue]    <= new_queue_regs;
       if (is_function_cfg) function_mem[wr_owner] <= new_function_regs;
-      if (is_device_cfg)   wait_states_o          <= write_data_i[15:0];
+      if (is_device_cfg && wr.offset == REG_WAIT_STATES) wait_states_o <= write_data_i[15:0];
+      if (is_device_cfg && wr.offset == REG_BUS_TIMEOUT) bus_timeout_o <= write_data_i;
       if (wr.offset == REG_QUEUE_FUNCTION) owner_q[wr_queue] <= write_data_i[3:0];
     end
   end
@@ -532,7 +537,7 @@ module mmio_regs
 
   // ---------------------------------------------------------------- disable, faults, refused doorbells
   logic              resets, refused;
-  logic [Queues-1:0] cleared_0, cleared_1, cleared_2, cleared_3, cleared_4;
+  logic [Queues-1:0] cleared_0, cleared_1, cleared_2, cleared_3, cleared_4, cleared_5, faults;
   assign resets  = fire && wr.offset == REG_FN_CONTROL && write_data_i[FN_CONTROL_RESET_BIT];
   assign stop_o  = (control && !write_data_i[CONTROL_ENABLE_BIT]) ? wr_one : resets ? wr_function_queues : '0;
   assign drain_o = (control && wr_on && write_data_i[CONTROL_ENABLE_BIT] && write_data_i[CONTROL_DRAIN_BIT]) ? wr_one : '0;
@@ -545,10 +550,12 @@ module mmio_regs
   assign cleared_2 = (clears && write_data_i[FAULT_DMA_WRITE_BIT])        ? wr_one : '0;
   assign cleared_3 = (clears && write_data_i[FAULT_COMPLETION_WRITE_BIT]) ? wr_one : '0;
   assign cleared_4 = (clears && write_data_i[FAULT_MESSAGE_WRITE_BIT])    ? wr_one : '0;
+  assign cleared_5 = (clears && write_data_i[FAULT_BUS_TIMEOUT_BIT])      ? wr_one : '0;
+  assign faults    = read_fault_i | line_fault_i | completion_fault_i | message_fault_i | die_i;
 
   // What is not set, or is cleared in this cycle, is set anew.
-  assign raised_o = ((enabling && !config_ok) || (read_fault_i | line_fault_i | completion_fault_i | message_fault_i) != '0)
-                  ? {message_fault_i & ~(message_fault_q & ~cleared_4), completion_fault_i & ~(completion_fault_q & ~cleared_3),
+  assign raised_o = ((enabling && !config_ok) || faults != '0)
+                  ? {die_i & ~(died_q & ~cleared_5), message_fault_i & ~(message_fault_q & ~cleared_4), completion_fault_i & ~(completion_fault_q & ~cleared_3),
                      line_fault_i & ~(line_fault_q & ~cleared_2), read_fault_i & ~(read_fault_q & ~cleared_1),
                      ((enabling && !config_ok) ? wr_one : '0) & ~(bad_config_q & ~cleared_0)}
                   : '0;
@@ -570,6 +577,7 @@ module mmio_regs
       line_fault_q       <= '0;
       completion_fault_q <= '0;
       message_fault_q    <= '0;
+      died_q             <= '0;
       reset_q            <= '0;
       aborted_q          <= '0;
       for (int q = 0; q < Queues; q++) refused_q[q] <= '0;
@@ -585,12 +593,13 @@ module mmio_regs
       end
 
       // A fault in the cycle in which the host clears its bit stays: it is another one.
-      if (write_i || (read_fault_i | line_fault_i | completion_fault_i | message_fault_i) != '0) begin
+      if (write_i || faults != '0) begin
         bad_config_q       <= (bad_config_q & ~cleared_0) | ((enabling && !config_ok) ? wr_one : '0);
         read_fault_q       <= (read_fault_q & ~cleared_1) | read_fault_i;
         line_fault_q       <= (line_fault_q & ~cleared_2) | line_fault_i;
         completion_fault_q <= (completion_fault_q & ~cleared_3) | completion_fault_i;
         message_fault_q    <= (message_fault_q & ~cleared_4) | message_fault_i;
+        died_q             <= (died_q & ~cleared_5) | die_i;
       end
     end
   end
@@ -603,8 +612,8 @@ module mmio_regs
   queue_regs_t       rd_queue_regs;
   function_regs_t    rd_function_regs;
   logic [Queues-1:0] rd_one;
-  logic              rd_on, rd_draining, rd_active, rd_idle, rd_aborting, rd_fault, rd_armed, rd_masked, rd_sending, rd_reset;
-  logic [4:0]        rd_faults;
+  logic              rd_on, rd_draining, rd_active, rd_idle, rd_aborting, rd_fault, rd_armed, rd_masked, rd_sending, rd_reset, rd_dead;
+  logic [5:0]        rd_faults;
   logic [4:0]        busy;
   logic [31:0]       rd_status;
 
@@ -615,8 +624,9 @@ module mmio_regs
     ? {(on_i & rd_one) != '0, (draining_i & rd_one) != '0, (active_i & rd_one) != '0, (armed_i & rd_one) != '0,
        (masked_i & rd_one) != '0, (sending_i & rd_one) != '0, (Functions'(16'd1 << rd_owner) & reset_q) != '0} : '0;
   assign rd_idle     = !rd_on || (idle_i & rd_one) != '0;    // R12: what a disable drops is no longer published
+  assign rd_dead     = read_i && (dead_i & rd_one) != '0;
   assign rd_aborting = read_i && (aborting_i & rd_one) != '0;
-  assign rd_faults   = read_i ? {(message_fault_q & rd_one) != '0, (completion_fault_q & rd_one) != '0, (line_fault_q & rd_one) != '0,
+  assign rd_faults   = read_i ? {(died_q & rd_one) != '0, (message_fault_q & rd_one) != '0, (completion_fault_q & rd_one) != '0, (line_fault_q & rd_one) != '0,
                                  (read_fault_q & rd_one) != '0, (bad_config_q & rd_one) != '0} : '0;
   assign rd_fault    = rd_faults != '0;
   assign busy        = read_i ? 5'(Workers) - 5'($countones({16'd0, MAX_WORKERS'(free_i)})) : '0;
@@ -635,6 +645,7 @@ module mmio_regs
         REG_CAPABILITY:         read_data_o = Capability;
         REG_WORKER_STATE:       read_data_o = {24'd0, busy, (run_i & ~ready_i) != '0, wait_i != '0, free_i != '1};
         REG_WAIT_STATES:        read_data_o = {16'd0, wait_states_o};
+        REG_BUS_TIMEOUT:        read_data_o = bus_timeout_o;
         REG_CAP_WORKERS:        read_data_o = 32'(Workers);
         REG_CAP_QUEUES:         read_data_o = 32'(Queues);
         REG_CAP_FUNCTIONS:      read_data_o = 32'(Functions);
@@ -706,8 +717,8 @@ module mmio_regs
         REG_DOORBELL:           read_data_o = state_i.sq_tail;
         REG_CQ_HEAD:            read_data_o = state_i.cq_head;
         REG_ARM:                read_data_o = state_i.arm;
-        REG_STATE:              read_data_o = {27'd0, rd_armed, rd_aborting, rd_fault, rd_idle, rd_active};
-        REG_ERROR:              read_data_o = {27'd0, rd_faults};
+        REG_STATE:              read_data_o = {23'd0, rd_dead, 3'd0, rd_armed, rd_aborting, rd_fault, rd_idle, rd_active};
+        REG_ERROR:              read_data_o = {23'd0, rd_faults[5], 3'd0, rd_faults[4:0]};
         REG_STATUS:             read_data_o = rd_status;
         REG_SQ_HEAD:            read_data_o = state_i.sq_head;
         REG_CQ_TAIL:            read_data_o = state_i.cq_tail;

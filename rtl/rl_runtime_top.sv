@@ -112,7 +112,7 @@ module rl_runtime_top
   logic [3:0]    start_queue;
   queue_config_t start_config;
   model_config_t start_models;
-  logic [Queues-1:0] starts, stops, drains, on, ending, draining, drained, active, upstream, idle;
+  logic [Queues-1:0] starts, stops, drains, on, enabled, dead, ending, draining, drained, active, upstream, idle, idle_shown;
   logic [15:0]   wait_states;
 
   // Submission side.
@@ -219,13 +219,13 @@ module rl_runtime_top
   logic [5:0]  ack_id;
   logic [1:0]  answered, visible, flushed;
   logic [3:0]  posted_queue, answered_queue, dropped_queue, flushed_queue;
-  logic [Queues-1:0] line_fault, completion_fault, read_faults, write_faults;
+  logic [Queues-1:0] line_fault, completion_fault, any_read_faults, read_faults, write_faults;
 
   // What rests while engine 1 computes.
   logic        clk_front, completing, interrupts_move, events_move;
 
   // Interrupts.
-  logic        arm, table_write, asks, message_valid, message_ready;
+  logic        arm, arms, table_write, asks, message_valid, message_ready;
   logic [1:0]  table_word;
   logic [31:0] arm_visible, answered_to, asked_to, message_data;
   logic [3:0]  message_queue;
@@ -243,28 +243,40 @@ module rl_runtime_top
   logic [Workers-1:0] begun;
   logic [Queues-1:0] events_wait, events_busy;
   logic [Queues-1:0][3:0] owners;
-  logic [5*Queues-1:0] raised;
+  logic [6*Queues-1:0] raised;
+
+  // The watchdog: answers of the bus, or errors that it gives in their place.
+  logic [31:0] bus_timeout;
+  logic [Queues-1:0] die, owing, language_q;
+  logic        watchdog_idle, watchdog_moves, r_valid, r_given, b_valid, b_given;
+  logic [5:0]  r_id, b_id;
+  logic [1:0]  r_resp, b_resp;
 
   assign starts      = start ? Queues'(16'd1 << start_queue) : '0;
-  assign read_faults = (read_fault ? Queues'(16'd1 << slot_queue) : '0) | (back_fault ? Queues'(16'd1 << back_fault_queue) : '0)
+  // What is given up of a queue pair that dies is no error that the bus answered with (R24).
+  assign read_faults = dead != '0 ? any_read_faults & ~dead : any_read_faults;
+  assign any_read_faults = (read_fault ? Queues'(16'd1 << slot_queue) : '0) | (back_fault ? Queues'(16'd1 << back_fault_queue) : '0)
                      | (npu_read_fault ? Queues'(16'd1 << npu_fault_queue) : '0);
-  assign write_faults = line_fault | (npu_write_fault ? Queues'(16'd1 << npu_fault_queue) : '0);
+  assign write_faults = (line_fault | (npu_write_fault ? Queues'(16'd1 << npu_fault_queue) : '0)) & ~dead;
   assign store_ack   = Engines > 1 && ack && ack_store;
-  assign read_beat   = fetch_beat || back_beat || burst_beat;
+  assign read_beat   = (fetch_beat || back_beat || burst_beat) && !r_given;
   assign reads_idle  = fetch_idle && back_idle && bursts_idle;
+  assign r_resp      = r_given ? 2'b10 : m_axi_rresp;
+  assign b_resp      = b_given ? 2'b10 : m_axi_bresp;
   assign slot_names  = slot_valid && (slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_DECODE || slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_PREFILL);
   assign called_off  = stopped || (retired_abort && work.adds_tokens);
   assign superseded  = retired_keep && work.adds_tokens;
   assign upstream      = fetching | checking | waits;                       // before the dispatcher
   assign idle        = ~published & ~checking & ~waits & dispatch_idle;
-  assign drained     = draining & idle;
+  assign drained     = draining & on & idle;
+  assign arms        = arm && (Queues'(16'd1 << bell_queue) & on) != '0;     // that of a dead queue pair does nothing
 
-  // The front is all but the read port's arbiter, the counters and engine 1. While that alone is at work, which takes up to a second for a
+  // The front is all but the read port's arbiter, the watchdog, the counters and engine 1. While that alone is at work, which takes up to a second for a
   // token when it is simulated, the front rests: its workers wait for tokens, and nothing is on its way to them or from them.
   if (Engines == 1) begin : gen_no_rest
     /* verilator lint_off UNUSEDSIGNAL */
     logic unused;
-    assign unused    = completing || interrupts_move || events_move || readback_idle;
+    assign unused    = watchdog_moves || completing || interrupts_move || events_move || readback_idle;
     /* verilator lint_on UNUSEDSIGNAL */
     assign clk_front = clk_i;
   end else begin : gen_rest
@@ -273,7 +285,7 @@ module rl_runtime_top
                 || fetch_valid || !fetch_idle || back_valid || !readback_idle || waiting != '0 || (running & ~npu_runs) != '0
                 || item_valid != '0 || completing || !writes_idle || interrupts_move || events_move
                 || !s_axil_awready || !s_axil_wready || !s_axil_arready || s_axil_bvalid || s_axil_rvalid;
-    assign comes = !m_axi_rst_ni || s_axil_awvalid || s_axil_wvalid || s_axil_arvalid || (m_axi_rvalid && !burst_beat) || m_axi_bvalid
+    assign comes = !m_axi_rst_ni || s_axil_awvalid || s_axil_wvalid || s_axil_arvalid || (r_valid && !burst_beat) || b_valid || watchdog_moves
                 || token_ready != '0 || store_valid || npu_read_fault || npu_write_fault;
     assign moves = busy || comes;
     rest_clock u_rest_clock (.clk_i, .rst_ni, .moves_i(moves), .clk_o(clk_front));
@@ -309,16 +321,18 @@ module rl_runtime_top
     .counter_hit_i      (counter_hit),
     .counter_data_i     (counter_data),
     .wait_states_o      (wait_states),
+    .bus_timeout_o      (bus_timeout),
     .start_o            (start),
     .start_queue_o      (start_queue),
     .start_config_o     (start_config),
     .start_models_o     (start_models),
     .stop_o             (stops),
     .drain_o            (drains),
-    .on_i               (on),
+    .on_i               (enabled),
     .draining_i         (draining),
     .active_i           (active),
-    .idle_i             (idle),
+    .dead_i             (dead),
+    .idle_i             (idle_shown),
     .doorbell_o         (doorbell),
     .doorbell_ok_i      (doorbell_ok),
     .release_o          (release_cq),
@@ -349,8 +363,9 @@ module rl_runtime_top
     .ready_i            (result_ready),
     .read_fault_i       (read_faults),
     .line_fault_i       (write_faults),
-    .completion_fault_i (completion_fault),
-    .message_fault_i    (message_fault),
+    .completion_fault_i (completion_fault & ~dead),
+    .message_fault_i    (message_fault & ~dead),
+    .die_i              (die),
     .armed_i            (armed),
     .masked_i           (masked),
     .pending_i          (messages_pending),
@@ -363,14 +378,62 @@ module rl_runtime_top
     .stop_i       (stops),
     .drain_i      (drains),
     .done_i       (idle & ~(messages_wait | events_wait)),
-    .busy_i       (upstream | ~dispatch_idle | messages_busy | events_busy),
-    .bus_idle_i   (reads_idle && writes_idle),
+    .busy_i       (upstream | ~dispatch_idle | messages_busy | events_busy | owing),
+    .die_i        (die),
+    .idle_i       (idle),
+    .bus_idle_i   (reads_idle && writes_idle && watchdog_idle),
     .on_o         (on),
+    .enabled_o    (enabled),
+    .dead_o       (dead),
+    .idle_o       (idle_shown),
     .ending_o     (ending),
     .draining_o   (draining),
     .active_o     (active),
     .inner_rst_no (inner_rst_n)
   );
+
+  watchdog #(.Queues(Queues), .Functions(Functions), .Engines(Engines), .FetchDepth(FetchDepth)) u_watchdog (
+    .clk_i, .rst_ni,
+    .bus_rst_ni (m_axi_rst_ni),
+    .timeout_i  (bus_timeout),
+    .active_i   (active),
+    .dead_i     (dead),
+    .owner_i    (owners),
+    .engine_i   (language_q),
+    .events_i   (events_busy),
+    .die_o      (die),
+    .owing_o    (owing),
+    .idle_o     (watchdog_idle),
+    .moves_o    (watchdog_moves),
+    .ar_i       (m_axi_arvalid && m_axi_arready),
+    .ar_id_i    (m_axi_arid),
+    .ar_len_i   (m_axi_arlen),
+    .aw_i       (m_axi_awvalid && m_axi_awready),
+    .aw_id_i    (m_axi_awid),
+    .r_valid_i  (m_axi_rvalid),
+    .r_id_i     (m_axi_rid),
+    .r_ready_o  (m_axi_rready),
+    .b_valid_i  (m_axi_bvalid),
+    .b_id_i     (m_axi_bid),
+    .b_ready_o  (m_axi_bready),
+    .r_valid_o  (r_valid),
+    .r_id_o     (r_id),
+    .r_given_o  (r_given),
+    .b_valid_o  (b_valid),
+    .b_id_o     (b_id),
+    .b_given_o  (b_given)
+  );
+
+  // Queue pairs that have had a descriptor of engine 1 handed out since nothing of theirs was in flight.
+  if (Engines == 1) begin : gen_no_language
+    assign language_q = '0;
+  end else begin : gen_language
+    always_ff @(posedge clk_front) begin
+      if (!inner_rst_n) language_q <= '0;
+      else if (language_q != '0 || (taken && work.engine))
+        language_q <= (language_q & ~dispatch_idle) | ((taken && work.engine) ? Queues'(16'd1 << look_queue) : '0);
+    end
+  end
 
   desc_ring #(.Queues(Queues), .FetchDepth(FetchDepth)) u_desc_ring (
     .clk_i (clk_front),
@@ -380,6 +443,7 @@ module rl_runtime_top
     .start_queue_i    (start_queue),
     .start_config_i   (start_config),
     .on_i             (on),
+    .enabled_i        (enabled),
     .doorbell_i       (doorbell),
     .doorbell_queue_i (bell_queue),
     .doorbell_tail_i  (index),
@@ -423,7 +487,7 @@ module rl_runtime_top
     .m_axi_aruser    (fetch_owner),
     .m_axi_arvalid   (fetch_valid),
     .m_axi_arready   (fetch_ready),
-    .m_axi_rid, .m_axi_rdata, .m_axi_rresp, .m_axi_rlast, .m_axi_rvalid, .m_axi_rready,
+    .m_axi_rid (r_id), .m_axi_rdata, .m_axi_rresp (r_resp), .m_axi_rlast, .m_axi_rvalid (r_valid),
     .slot_valid_o    (slot_valid),
     .slot_data_o     (slot_data),
     .slot_fault_o    (slot_fault),
@@ -458,7 +522,7 @@ module rl_runtime_top
     .burst_ready_o (burst_ready),
     .burst_beat_o  (burst_beat),
     .m_axi_arid, .m_axi_araddr, .m_axi_arlen, .m_axi_aruser, .m_axi_arvalid, .m_axi_arready,
-    .m_axi_rid, .m_axi_rvalid
+    .m_axi_rid (r_id), .m_axi_rvalid (r_valid)
   );
 
   desc_check #(.Queues(Queues), .Engines(Engines)) u_desc_check (
@@ -748,10 +812,9 @@ module rl_runtime_top
       .burst_owner_o   (burst_owner),
       .burst_ready_i   (burst_ready),
       .beat_i          (burst_beat),
-      .beat_owner_i    (m_axi_rid[3:0]),
-      .beat_last_i     (m_axi_rlast),
+      .beat_owner_i    (r_id[3:0]),
       .data_i          (m_axi_rdata),
-      .fault_i         (m_axi_rresp != '0),
+      .fault_i         (r_resp != '0),
       .reads_idle_o    (bursts_idle),
       .store_valid_o   (store_valid),
       .store_urgent_o  (store_urgent),
@@ -879,7 +942,7 @@ module rl_runtime_top
     .m_axi_awid, .m_axi_awaddr, .m_axi_awlen, .m_axi_awsize, .m_axi_awburst, .m_axi_awcache, .m_axi_awprot,
     .m_axi_awuser, .m_axi_awvalid, .m_axi_awready,
     .m_axi_wdata, .m_axi_wstrb, .m_axi_wlast, .m_axi_wvalid, .m_axi_wready,
-    .m_axi_bid, .m_axi_bresp, .m_axi_bvalid, .m_axi_bready,
+    .m_axi_bid (b_id), .m_axi_bresp (b_resp), .m_axi_bvalid (b_valid),
     .sent_o              (sent),
     .idle_o              (writes_idle)
   );
@@ -912,7 +975,7 @@ module rl_runtime_top
     .beat_i         (back_beat),
     .beat_queue_i   (back_beat_queue),
     .beat_data_i    (m_axi_rdata),
-    .beat_fault_i   (m_axi_rresp != '0),
+    .beat_fault_i   (r_resp != '0),
     .fault_o        (back_fault),
     .fault_queue_o  (back_fault_queue),
     .range_owner_o  (range_owner),
@@ -938,11 +1001,12 @@ module rl_runtime_top
     .start_queue_i    (start_queue),
     .start_config_i   (start_config),
     .on_i             (on),
+    .enabled_i        (enabled),
     .release_i        (release_cq),
     .release_queue_i  (bell_queue),
     .release_head_i   (index),
     .release_ok_o     (release_ok),
-    .arm_i            (arm),
+    .arm_i            (arms),
     .arm_visible_o    (arm_visible),
     .slot_o           (slot_free),
     .reserve_i        (taken),
@@ -1022,7 +1086,7 @@ module rl_runtime_top
     .drained_i        (drained),
     .write_queue_i    (bell_queue),
     .write_data_i     (index),
-    .arm_i            (arm),
+    .arm_i            (arms),
     .arm_visible_i    (arm_visible),
     .table_write_i    (table_write),
     .table_word_i     (table_word),
@@ -1058,7 +1122,7 @@ module rl_runtime_top
     .start_i            (start),
     .start_queue_i      (start_queue),
     .start_config_i     (start_config),
-    .on_i               (on),
+    .on_i               (enabled),
     .active_i           (active),
     .owner_i            (owners),
     .release_i          (event_release),

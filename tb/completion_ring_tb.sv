@@ -69,7 +69,7 @@ module completion_ring_tb;
 
   completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(16)) u_ring (
     .clk_i(clk), .rst_ni(rst_n), .bus_rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue),
-    .start_config_i(start_config), .on_i(on), .release_i(release_now), .release_queue_i(release_queue),
+    .start_config_i(start_config), .on_i(on), .enabled_i(on), .release_i(release_now), .release_queue_i(release_queue),
     .release_head_i(release_head), .release_ok_o(release_ok), .slot_o(slot_free), .reserve_i(reserve),
     .reserve_queue_i(reserve_queue), .line_i(line || (last_line && done_valid)), .line_worker_i(line_worker), .line_queue_i(line_queue),
     .done_valid_i(done_valid), .done_i(done), .pairs_i(pairs),

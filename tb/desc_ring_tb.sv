@@ -84,7 +84,7 @@ module desc_ring_run #(
 
   desc_ring #(.Queues(Queues), .FetchDepth(FetchDepth)) u_ring (
     .clk_i, .rst_ni, .bus_rst_ni(rst_ni), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config),
-    .on_i(on), .doorbell_i(doorbell), .doorbell_queue_i(bell_queue), .doorbell_tail_i(doorbell_tail), .doorbell_ok_o(ok), .abort_i(abort), .abort_tail_o(abort_tail),
+    .on_i(on), .enabled_i(on), .doorbell_i(doorbell), .doorbell_queue_i(bell_queue), .doorbell_tail_i(doorbell_tail), .doorbell_ok_o(ok), .abort_i(abort), .abort_tail_o(abort_tail),
     .request_o(request), .request_addr_o(addr), .request_slots_o(slots), .request_queue_o(request_queue),
     .request_owner_o(request_owner), .request_ready_i(desc_ring_tb.ready), .received_i(received),
     .received_queue_i(received_queue), .received_index_o(received_index), .taken_i(taken), .taken_queue_i(taken_queue),

@@ -16,7 +16,7 @@ module event_ring_apart_tb;
   logic [31:0] answered_to = '0, posted_index = '0, head_now, tail_now, dropped_now;
   logic [1:0]  answered = '0, seen = '0;
   logic [5:0]  ack_id = '0;
-  logic [5*Queues-1:0] raised = '0;
+  logic [6*Queues-1:0] raised = '0;
   logic [Queues-1:0]   on = '0, waits, busy;
   logic [Queues-1:0][3:0] owner = '0;
   queue_config_t config_now = '0;

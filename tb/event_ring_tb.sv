@@ -53,7 +53,7 @@ module event_ring_run #(
   logic [1:0]  answered = '0, seen = '0;
   logic [5:0]  ack_id = '0;
   logic [Workers-1:0]   begun = '0, token = '0, done = '0;
-  logic [5*Queues-1:0]  raised = '0;
+  logic [6*Queues-1:0]  raised = '0;
   logic [Queues-1:0]    on = '0, active = '0;
   logic [Queues-1:0][3:0] owner;
   queue_config_t config_now = '0;
@@ -99,7 +99,7 @@ module event_ring_run #(
   int          made [0:Queues-1], underway [0:Queues-1];      // underway: between its slot and its completion's answer
   longint      now = 0, cycles = 0;
   int          raises [0:Queues-1], told_bits [0:Queues-1];
-  logic [4:0]  pending_bits [0:Queues-1];
+  logic [8:0]  pending_bits [0:Queues-1];
 
   // ---------------------------------------------------------------- rings
   logic        runs [0:Functions-1], ran [0:Functions-1], life [0:Functions-1];
@@ -182,10 +182,10 @@ module event_ring_run #(
         end
       end else if (found.kind == EVENT_FAULT) begin
         n_fault = n_fault + 1;
-        if (found.start[4:0] == '0 || found.start[31:5] != '0 || (found.start[4:0] & ~pending_bits[q]) != '0)
+        if (found.start[8:0] == '0 || found.start[31:9] != '0 || (found.start[8:0] & ~pending_bits[q]) != '0)
           fail($sformatf("R23: faults %h of queue pair %0d, of %h", found.start, q, pending_bits[q]));
         if (found.ended != '0 || found.first_token != '0 || found.worker_id != '0) fail("R23: a FAULT has moments");
-        told_bits[q] = told_bits[q] + $countones(found.start[4:0]);
+        told_bits[q] = told_bits[q] + $countones(found.start[8:0]);
       end else fail($sformatf("R23: an event of kind %0d", found.kind));
       given[f] = given[f] + 1;
     end
@@ -275,8 +275,8 @@ module event_ring_run #(
       if (!life[q % Functions]) told[q] = vis[q];
     end
     for (int k = 0; k < Queues; k++) begin
-      for (int b = 0; b < 5; b++) if (raised[b*Queues + k] && runs[k % Functions]) begin
-        pending_bits[k][b] = 1'b1;
+      for (int b = 0; b < 6; b++) if (raised[b*Queues + k] && runs[k % Functions]) begin
+        pending_bits[k][b == 5 ? FAULT_BUS_TIMEOUT_BIT : b] = 1'b1;
         raises[k] = raises[k] + 1;
       end
     end
@@ -417,7 +417,7 @@ module event_ring_run #(
       answered_to   = vis[pick] + 32'(answered);
       seen          = (!calm && chance(5)) ? 2'd0 : answered;
     end
-    if (faulty) for (int k = 0; k < 5*Queues; k++) raised[k] = below(300) == 0;
+    if (faulty) for (int k = 0; k < 6*Queues; k++) raised[k] = below(300) == 0;
 
     // The bus, the host.
     n = below(Functions);

@@ -45,7 +45,7 @@ module mmio_regs_run #(
   queue_config_t start_config, started;
   model_config_t start_models, started_models;
   queue_state_t  state;
-  logic [Queues-1:0] stops, drains, on, ending, draining, actives, busy, idle;
+  logic [Queues-1:0] stops, drains, on, runs_unused, dead, ending, draining, actives, busy, idle, idle_shown;
   logic [31:0] index;
   logic [15:0] wait_states;
   logic [Workers-1:0] free = '1, waiting = '0, run = '0, ready = '1;
@@ -58,7 +58,9 @@ module mmio_regs_run #(
   logic        event_release, event_release_ok = 1'b0;
   logic [3:0]  event_owner;
   logic [Queues-1:0][3:0] owners;
-  logic [5*Queues-1:0] raised;
+  logic [6*Queues-1:0] raised;
+  logic        dies = 1'b0;
+  logic [31:0] bus_timeout;
   logic [31:0] sq_head = '0, sq_tail = '0, cq_head = '0, cq_tail = '0;
 
   // Counters lie elsewhere: the registers only pass them on.
@@ -74,8 +76,8 @@ module mmio_regs_run #(
     .clk_i(clk), .rst_ni(rst_n), .write_i(write_now), .write_addr_i(write_addr), .write_data_i(write_data),
     .write_partial_i(partial), .write_error_o(write_error), .read_i(read_now), .read_addr_i(read_addr),
     .read_data_o(read_data), .read_error_o(read_error), .counter_hit_i(counter_hit), .counter_data_i({14'h3A5C, read_addr}),
-    .wait_states_o(wait_states), .start_o(start), .start_queue_o(start_queue), .start_config_o(start_config), .start_models_o(start_models), .stop_o(stops),
-    .drain_o(drains), .on_i(on), .draining_i(draining), .active_i(actives), .idle_i(idle),
+    .wait_states_o(wait_states), .bus_timeout_o(bus_timeout), .start_o(start), .start_queue_o(start_queue), .start_config_o(start_config), .start_models_o(start_models), .stop_o(stops),
+    .drain_o(drains), .on_i(on), .draining_i(draining), .active_i(actives), .dead_i(dead), .idle_i(idle_shown),
     .doorbell_o(doorbell), .doorbell_ok_i(doorbell_ok), .release_o(release_cq), .release_ok_i(release_ok),
     .abort_o(abort), .aborting_i(Queues'(aborting) << Pair), .arm_o(arm), .table_write_o(table_write), .table_word_o(table_word), .bell_queue_o(bell_queue), .index_o(index), .state_queue_o(state_queue), .state_i(state),
     .slots_owner_o(slots_owner), .range_owner_i(4'(Owner)), .range_number_i(range_number), .range_o(range_of),
@@ -84,7 +86,7 @@ module mmio_regs_run #(
     .slots_i(slots_owner == Owner ? 64'h0102_0009_0001_0007 : '1),
     .free_i(free), .wait_i(waiting), .run_i(run), .ready_i(ready), .read_fault_i(Queues'(read_fault) << Pair),
     .line_fault_i(Queues'(line_fault) << Pair), .completion_fault_i(Queues'(completion_fault) << Pair),
-    .message_fault_i(Queues'(message_fault) << Pair), .armed_i(armed), .masked_i(masked), .pending_i(pending),
+    .message_fault_i(Queues'(message_fault) << Pair), .die_i(Queues'(dies) << Pair), .armed_i(armed), .masked_i(masked), .pending_i(pending),
     .sending_i(sending)
   );
 
@@ -107,7 +109,7 @@ module mmio_regs_run #(
 
   device_ctrl #(.Queues(Queues)) u_ctrl (
     .clk_i(clk), .rst_ni(rst_n), .start_i(start ? Queues'(16'd1 << start_queue) : Queues'(0)), .stop_i(stops), .drain_i(drains),
-    .done_i(idle), .busy_i(busy), .bus_idle_i(1'b1), .on_o(on), .ending_o(ending), .draining_o(draining), .active_o(actives),
+    .done_i(idle), .busy_i(busy), .die_i(Queues'(dies) << Pair), .idle_i(idle), .bus_idle_i(1'b1), .on_o(runs_unused), .enabled_o(on), .dead_o(dead), .idle_o(idle_shown), .ending_o(ending), .draining_o(draining), .active_o(actives),
     .inner_rst_no(inner_unused)
   );
 
@@ -142,7 +144,7 @@ module mmio_regs_run #(
   endtask
 
   // ---------------------------------------------------------------- the table of the contract
-  localparam int Count = (Engines > 1) ? 134 : 114;
+  localparam int Count = (Engines > 1) ? 135 : 115;
   localparam int Words = 'h20100 / 4;     // up to the last register of the queue pair's page, and some more
   logic [17:0] addr_of [0:Count-1];
   int          defined = 0;
@@ -172,9 +174,10 @@ module mmio_regs_run #(
     define(REG_ID, Ro, 32'h4C45_4244, 0);
     define(REG_VERSION, Ro, RESET_VERSION, 0);
     define(REG_CAPABILITY, Ro, CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_LOGP | CAP_POLICY | CAP_ABORT
-                                | CAP_ISOLATED | CAP_EVENTS | CAP_WORKER_COUNTERS, 0);
+                                | CAP_ISOLATED | CAP_EVENTS | CAP_WORKER_COUNTERS | CAP_WATCHDOG, 0);
     define(REG_WORKER_STATE, Ro, 0, 0);
     define(REG_WAIT_STATES, Cfg, 0, 32'hFFFF);
+    define(REG_BUS_TIMEOUT, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_CAP_WORKERS, Ro, Workers, 0);
     define(REG_CAP_QUEUES, Ro, Queues, 0);
     define(REG_CAP_FUNCTIONS, Ro, Functions, 0);
@@ -342,6 +345,7 @@ module mmio_regs_run #(
   task automatic check_all;
     for (int k = 0; k < Count; k++) expect_read(addr_of[k], value[addr_of[k] / 4]);
     expect_eq("wait_states_o", wait_states, value[REG_WAIT_STATES/4]);
+    expect_eq("bus_timeout_o", bus_timeout, value[REG_BUS_TIMEOUT/4]);
     for (int k = 0; k < 16; k++) begin
       range_number = k;
       #1 expect_eq($sformatf("range %0d", k), range_of, {value[REG_RANGE_0_HI/4 + 2*k], value[REG_RANGE_0_LO/4 + 2*k]});
@@ -825,6 +829,50 @@ module mmio_regs_run #(
     end
   endtask
 
+  // R24: a death, with what is published or without. It stays ACTIVE and DEAD until it is disabled and nothing of it is left.
+  task automatic case_death;
+    for (int k = 0; k < 16; k++) begin
+      good_config;
+      put(REG_CONTROL, CONTROL_ENABLE);
+      active        <= 1'b1;
+      dispatch_idle <= k[0];
+      repeat (2) @(posedge clk);
+      if (k[1]) put(REG_CONTROL, 0);            // it dies while it drains
+      dies <= 1'b1;
+      #1;
+      if (raised !== (6*Queues)'(1) << (5*Queues + Pair)) fail($sformatf("R23: a death raises %b", raised));
+      @(posedge clk);
+      dies          <= 1'b0;
+      repeat (2) @(posedge clk);
+      dispatch_idle <= 1'b1;
+      expect_read(REG_ERROR, FAULT_BUS_TIMEOUT);
+      expect_read(REG_STATE, STATE_ACTIVE | STATE_DEAD | STATE_FAULT | ((k[0] || k[1]) ? STATE_IDLE : 32'd0));
+      expect_read(REG_CONTROL, k[1] ? 0 : CONTROL_ENABLE);
+      if (runs_unused[Pair]) fail("R24: a dead queue pair is on");
+      doorbell_ok <= 1'b0;
+      refuse(REG_DOORBELL, 1);
+      if (k[1]) refuse(REG_CONTROL, CONTROL_ENABLE);
+      else begin
+        put(REG_CONTROL, CONTROL_ENABLE);       // it is enabled, and nothing changes
+        if (k[2]) put(REG_CONTROL, CONTROL_ENABLE | CONTROL_DRAIN);
+        // Nothing is left of it, and it stays.
+        active <= 1'b0;
+        repeat (3) @(posedge clk);
+        expect_read(REG_STATE, STATE_ACTIVE | STATE_DEAD | STATE_FAULT | (k[0] ? STATE_IDLE : 32'd0));
+        active <= k[3];
+        if (k[2]) put(REG_FN_CONTROL, FN_CONTROL_RESET);
+        else      put(REG_CONTROL, 0);
+        repeat (2) @(posedge clk);
+      end
+      expect_read(REG_STATE, (k[1] || k[3]) ? STATE_ACTIVE | STATE_DEAD | STATE_FAULT | STATE_IDLE : STATE_FAULT | STATE_IDLE);
+      put(REG_ERROR, FAULT_BUS_TIMEOUT);
+      active <= 1'b0;
+      repeat (2) @(posedge clk);
+      expect_read(REG_STATE, STATE_IDLE);
+      expect_read(REG_ERROR, 0);
+    end
+  endtask
+
   // R14: ARM is taken while the queue pair is on, and shows what was written last; STATE.ARMED, MESSAGES_PENDING.
   task automatic expect_interrupt(input logic is_armed, input logic is_pending);
     logic [31:0] data;
@@ -906,6 +954,8 @@ module mmio_regs_run #(
       if (ok) fail("a function is not locked by its queue pair");
       write_raw(REG_WAIT_STATES, 32'd0, ok);
       if (ok) fail("WAIT_STATES is not locked by a queue pair");
+      write_raw(REG_BUS_TIMEOUT, 32'd0, ok);
+      if (ok) fail("BUS_TIMEOUT is not locked by a queue pair");
       write_raw(at_place(REG_QUEUE_FUNCTION, Pair, 0), 32'd0, ok);
       if (ok) fail("QUEUE_FUNCTION is not locked by its queue pair");
       put(REG_CONTROL, 0);
@@ -943,6 +993,7 @@ module mmio_regs_run #(
     case_events;
     case_drain;
     case_faults;
+    case_death;
     case_interrupt;
     case_owner;
     expect_others;

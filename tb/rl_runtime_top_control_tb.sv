@@ -273,7 +273,7 @@ module rl_runtime_top_control_tb;
     logic        ok, known, own;
     begin_case("addresses");
     for (int page = 0; page < 64; page++) for (int offset = 0; offset < 64; offset++) begin
-      known = page == 0 && offset % 4 == 0 && (offset < 24);
+      known = page == 0 && offset % 4 == 0 && (offset < 24 || offset == REG_BUS_TIMEOUT);
       known = known || (page == 1 && offset % 4 == 0 && offset < 16);
       known = known || (page == 2 && offset % 4 == 0 && offset % 32 < 24);     // of workers 0 and 1
       known = known || (page == 16 && (offset == 0 || (offset >= 16 && offset < 40 && offset % 4 == 0)));

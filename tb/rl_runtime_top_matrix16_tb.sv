@@ -12,7 +12,7 @@ module rl_runtime_top_matrix16_tb;
     repeat (count) begin
       thing  = below(bench.Things);
       action = below(bench.Actions);
-      while (bench.shares && action <= bench.Late) begin
+      while (bench.shares && action == bench.Late) begin
         thing  = below(bench.Things);
         action = below(bench.Actions);
       end
@@ -40,6 +40,8 @@ module rl_runtime_top_matrix16_tb;
     some_cells(drawn(1, 6), chance(50));
     bench.shares = 1'b1;
     for (int q = 0; q < 16; q++) bench.give(q, q, 16'hFFFF);
+    bench.set_timeout(between(500, 3000));
+    bench.cell_of(below(2) == 0 ? bench.Lines : bench.Completions, bench.Withheld, 16'b1 << below(15), k, drawn(3, 20));
     some_cells(drawn(1, 4), 1'b1);
     finish_bench("rl_runtime_top_matrix16_tb");
   end

@@ -19,12 +19,17 @@ module rl_runtime_top_matrix_tb;
           bench.cell_of(thing, action, 16'b01, k, times);
   endtask
 
-  // Shared workers: what ends by itself. Of what never does R28 promises nothing without BUS_TIMEOUT.
+  // Shared workers: what ends by itself, and behind BUS_TIMEOUT (R24) what never does.
   task automatic shared_cells(input int count);
     int thing, action;
     bench.shares = 1'b1;
     bench.give(0, 0, 16'b1111);
     bench.give(1, 1, 16'b1111);
+    bench.set_timeout(between(500, 3000));
+    repeat ((count + 2) / 2) begin
+      thing = below(bench.Things);
+      bench.cell_of(thing, bench.Withheld, 16'b01, 1, 20);
+    end
     repeat (count) begin
       thing  = below(3) == 0 ? bench.Groups : below(2) == 0 ? bench.Lines : bench.Completions;
       action = between(bench.Erroneous, bench.Reassigned);

@@ -72,7 +72,6 @@ module engine_npu
   input  logic                    burst_ready_i,
   input  logic                    beat_i,
   input  logic [3:0]              beat_owner_i,
-  input  logic                    beat_last_i,
   input  logic [511:0]            data_i,
   input  logic                    fault_i,
   output logic                    reads_idle_o,
@@ -461,7 +460,7 @@ module engine_npu
     .write_ready_o  (write_ready),
     .written_o      (written),
     .write_fault_o  (write_fault),
-    .burst_valid_o, .burst_addr_o, .burst_len_o, .burst_owner_o, .burst_ready_i, .beat_i, .beat_owner_i, .beat_last_i, .data_i, .fault_i,
+    .burst_valid_o, .burst_addr_o, .burst_len_o, .burst_owner_o, .burst_ready_i, .beat_i, .beat_owner_i, .data_i, .fault_i,
     .idle_o         (reads_idle_o),
     .store_valid_o, .store_urgent_o, .store_addr_o, .store_data_o, .store_strobe_o, .store_ready_i, .ack_i, .ack_fault_i
   );

@@ -39,7 +39,6 @@ module npu_port
   input  logic                    burst_ready_i,
   input  logic                    beat_i,
   input  logic [3:0]              beat_owner_i,
-  input  logic                    beat_last_i,     // of its burst
   input  logic [LINE_BITS-1:0]    data_i,
   input  logic                    fault_i,
   output logic                    idle_o,          // nothing is on its way
@@ -76,12 +75,14 @@ module npu_port
   logic [7:0]           burst_len_q;
   logic [3:0]           burst_owner_q;
   logic [LINE_BITS:0]   fifo_mem [0:Depth-1];
-  // Bursts of each function that the bus owes, in order: the place of the first line; of the oldest burst the lines that came.
-  logic [PtrBits-1:0]   start_mem [0:16*Depth-1];
+  // Bursts of each function that the bus owes, in order: the place of the first line, and how many more there are; of the oldest burst the lines that came.
+  logic [PtrBits+3:0]   start_mem [0:16*Depth-1];
   logic [PtrBits-1:0]   newest_q [0:15];
   logic [PtrBits-1:0]   oldest_q [0:15];
   logic [3:0]           lines_q  [0:15];
-  logic [PtrBits-1:0]   place;
+  logic [PtrBits-1:0]   place, first;
+  logic [3:0]           more;
+  logic                 last;
   logic                 gives, asks, goes;
 
   assign burst_valid_o = burst_q;
@@ -90,7 +91,9 @@ module npu_port
   assign burst_owner_o = burst_owner_q;
   assign beat_valid_o  = came_q[head_q];
   assign {beat_fault_o, beat_data_o} = beat_valid_o ? fifo_mem[head_q] : '0;
-  assign place         = beat_i ? start_mem[{beat_owner_i, oldest_q[beat_owner_i]}] + PtrBits'(lines_q[beat_owner_i]) : '0;
+  assign {more, first} = beat_i ? start_mem[{beat_owner_i, oldest_q[beat_owner_i]}] : '0;
+  assign place         = beat_i ? first + PtrBits'(lines_q[beat_owner_i]) : '0;
+  assign last          = beat_i && lines_q[beat_owner_i] == more;
   assign gives         = beat_valid_o && beat_ready_i;
   assign read_ready_o  = !burst_q && held_q <= (PtrBits+1)'(Depth - 16);
   assign asks          = rst_ni && read_valid_i && read_ready_o;
@@ -122,15 +125,15 @@ module npu_port
       end
     end else begin
       if (asks) begin
-        start_mem[{read_owner_i, newest_q[read_owner_i]}] <= tail_q;
+        start_mem[{read_owner_i, newest_q[read_owner_i]}] <= {4'(read_lines_i - 5'd1), tail_q};
         newest_q[read_owner_i] <= newest_q[read_owner_i] + 1'b1;
         tail_q <= tail_q + PtrBits'(read_lines_i);
       end
       if (beat_i) begin
         fifo_mem[place] <= {fault_i, data_i};
         came_q[place]   <= 1'b1;
-        lines_q[beat_owner_i] <= beat_last_i ? '0 : lines_q[beat_owner_i] + 1'b1;
-        if (beat_last_i) oldest_q[beat_owner_i] <= oldest_q[beat_owner_i] + 1'b1;
+        lines_q[beat_owner_i] <= last ? '0 : lines_q[beat_owner_i] + 1'b1;
+        if (last) oldest_q[beat_owner_i] <= oldest_q[beat_owner_i] + 1'b1;
       end
       if (gives) begin
         head_q         <= head_q + 1'b1;

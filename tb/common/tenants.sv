@@ -89,6 +89,7 @@ module tenants #(
 
   // ---------------------------------------------------------------- what the bench says
   int            k_cycles = 1;          // AW, W and AR are taken within so many
+  int            timeout = 0;           // BUS_TIMEOUT
   logic [16*6-1:0] hold = '0;           // of a function, by what is accessed: responses are withheld, …
   int            late [0:16*6-1];       // … or come so many cycles late at most
   int            bad  [0:16*6-1];       // … or are errors, percent of them
@@ -245,6 +246,7 @@ module tenants #(
       end else r_wait = r_wait - 1;
     end
     m_axi_arready <= r_wait == 0;
+    if (!m_axi_rvalid || m_axi_rready) begin
     m_axi_rvalid <= 1'b0;
     if (!r_busy && r_some != '0) begin
       r_pick = -1;
@@ -270,6 +272,7 @@ module tenants #(
         r_head[r_id] = r_head[r_id] + 1;
         r_some[r_id] = r_head[r_id] != r_tail[r_id];
       end
+    end
     end
   end
 
@@ -371,6 +374,7 @@ module tenants #(
       aw_head = aw_head + 1;
       w_head  = w_head + 1;
     end
+    if (!m_axi_bvalid || m_axi_bready) begin
     m_axi_bvalid <= 1'b0;
     if (b_some != '0) begin
       b_pick = -1;
@@ -393,6 +397,7 @@ module tenants #(
           if (b_pair[b_at] == victim) done_at = cycle;
         end
       end
+    end
     end
   end
 
@@ -442,6 +447,12 @@ module tenants #(
     u_registers.write(fq(REG_SQ_KEY, q), Key);
     u_registers.write64(REG_MESSAGE_ADDRESS_LO + BLOCK_DEVICE_MESSAGE_PER_QUEUE * q, place(q, Message));
     u_registers.write(REG_MESSAGE_CONTROL + BLOCK_DEVICE_MESSAGE_PER_QUEUE * q, 0);
+  endtask
+
+  // Nothing is active.
+  task automatic set_timeout(input int cycles);
+    u_registers.write(REG_BUS_TIMEOUT, cycles);
+    timeout = cycles;
   endtask
 
   // A wait that ends by itself takes no longer (R15).
@@ -543,6 +554,7 @@ module tenants #(
   // ---------------------------------------------------------------- bounds of R28
   int others, their_workers, weights;    // queue pairs that attack, their workers, the sum of their weights
   logic shares = 1'b0;                   // they share workers with the victim
+  int   deaths = 0;                      // of others, each of which may hold the workers for so long
 
   function automatic int u_bound();
     u_bound = 11 * k_cycles;
@@ -554,8 +566,12 @@ module tenants #(
   function automatic int m_bound();
     m_bound = n_bound() + weights * 40 * (their_workers + 1) * u_bound() + CompletionDepth;
   endfunction
+  // The looks of the watchdog, and what it gives up of a queue pair: a cycle for each answer, and one between.
+  function automatic int v_bound();
+    v_bound = 28 * ((Queues > Functions) ? Queues : Functions) + 2 * 261 + 16;
+  endfunction
   function automatic int bound_of(input int what);
-    bound_of = shares ? m_bound() : n_bound();
+    bound_of = shares ? m_bound() + ((timeout != 0) ? v_bound() + deaths * timeout : 0) : n_bound();
     case (what)
       Decode: bound_of = bound_of + 2 * (their_workers + 1) * u_bound();
       Reward: bound_of = bound_of + 3 * (others + 1) * (16 + 10 * k_cycles);
@@ -663,6 +679,7 @@ module tenants #(
     end
     weights = others;
     if (!shares) for (int w = 0; w < Workers; w++) if (workers_of_attack[w]) their_workers = their_workers + 1;
+    deaths = (does == Withheld) ? others : 0;
     waits_for = {"cell ", thing_name(what), " ", action_name(does)};
     begin_victim;
     slow = chance(50);

@@ -106,6 +106,13 @@ module top_bench #(
     );
   end
 
+  // Whose a worker's oldest descriptor is, is known before it is taken: places are asked for by that.
+  always @(posedge clk) if (rst_n && u_device.item_taken) begin
+    if (u_device.pairs[4 * u_device.item_worker +: 4] != u_device.line_queue)
+      fail($sformatf("R28: worker %0d has a descriptor of queue pair %0d, and asks for places of %0d", u_device.item_worker, u_device.line_queue,
+                     u_device.pairs[4 * u_device.item_worker +: 4]));
+  end
+
   function automatic int some(input int most);
     some = chance(50) ? 0 : between(0, most);
   endfunction

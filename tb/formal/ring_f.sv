@@ -35,7 +35,7 @@ module ring_f import desc_pkg::*; import core_pkg::*; (
   end
 
   completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(Depth)) u_ring (
-    .clk_i, .rst_ni(run), .bus_rst_ni(run), .start_i(1'b0), .start_queue_i('0), .start_config_i(start_config), .on_i,
+    .clk_i, .rst_ni(run), .bus_rst_ni(run), .start_i(1'b0), .start_queue_i('0), .start_config_i(start_config), .on_i, .enabled_i(on_i),
     .release_i(1'b0), .release_queue_i('0), .release_head_i('0), .arm_i(1'b0), .reserve_i(1'b0), .reserve_queue_i('0),
     .line_i(1'b0), .line_worker_i('0), .line_queue_i('0), .pairs_i({4'd1, 4'd0}), .done_valid_i, .done_i(done), .done_addr_i('0), .done_ready_o(done_ready),
     .read_valid_o(read_valid), .answer_i('0), .answer_error_i('0), .answer_result_i('0),

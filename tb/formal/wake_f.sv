@@ -52,7 +52,7 @@ module wake_f import desc_pkg::*; import core_pkg::*; (
   );
 
   device_ctrl #(.Queues(1)) u_device_ctrl (
-    .clk_i, .rst_ni(run), .start_i, .stop_i, .drain_i, .done_i(idle & ~waits), .busy_i(~idle | busy), .bus_idle_i(1'b1),
+    .clk_i, .rst_ni(run), .start_i, .stop_i, .drain_i, .done_i(idle & ~waits), .busy_i(~idle | busy), .die_i(1'b0), .idle_i(idle), .bus_idle_i(1'b1),
     .on_o(on), .ending_o(ending), .draining_o(draining), .active_o(active), .inner_rst_no(inner)
   );
 

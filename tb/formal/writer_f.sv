@@ -27,7 +27,7 @@ module writer_f import core_pkg::*; (
   logic         line_queue_i, line_turn, ack_store;
   logic [1:0]   line_ready, line_place;
   assign line_queue_i = pair_i[line_worker_i];
-  logic         completion_ready, message_ready, event_ready, store_ready, ack, ack_error, awvalid, wvalid, wlast, bready, sent, idle;
+  logic         completion_ready, message_ready, event_ready, store_ready, ack, ack_error, awvalid, wvalid, wlast, sent, idle;
   logic [5:0]   ack_id, awid;
   logic [63:0]  awaddr, wstrb;
   logic [3:0]   awuser;
@@ -53,7 +53,7 @@ module writer_f import core_pkg::*; (
     .ack_o(ack), .ack_id_o(ack_id), .ack_error_o(ack_error), .ack_store_o(ack_store),
     .m_axi_awid(awid), .m_axi_awaddr(awaddr), .m_axi_awlen(awlen), .m_axi_awsize(awsize), .m_axi_awburst(awburst), .m_axi_awuser(awuser), .m_axi_awvalid(awvalid),
     .m_axi_awready(awready_i), .m_axi_wdata(wdata), .m_axi_wstrb(wstrb), .m_axi_wlast(wlast), .m_axi_wvalid(wvalid), .m_axi_wready(wready_i),
-    .m_axi_bid(bid_i), .m_axi_bresp('0), .m_axi_bvalid(bvalid_i), .m_axi_bready(bready), .sent_o(sent), .idle_o(idle)
+    .m_axi_bid(bid_i), .m_axi_bresp('0), .m_axi_bvalid(bvalid_i), .sent_o(sent), .idle_o(idle)
   );
 
   // ---------------------------------------------------------------- the beat that goes in, as its user sees it
@@ -161,7 +161,7 @@ module writer_f import core_pkg::*; (
     // AXI: what is shown stays as it is; every burst is one beat of 64 bytes.
     if (aw_held) assert (awvalid && aw_was == {awuser, awid, awaddr});
     if (w_held)  assert (wvalid && w_was == {wstrb[watched_i], wdata[8*watched_i +: 8]});
-    assert (awlen == '0 && awsize == 3'd6 && awburst == 2'b01 && wlast && bready);
+    assert (awlen == '0 && awsize == 3'd6 && awburst == 2'b01 && wlast);
     // One beat a cycle; each comes once, in order, with its user's ID, function and bytes. Bytes that are not written are 0.
     assert (together <= 3'd1);
     assert (awvalid == (aw_left != '0) && wvalid == (w_left != '0));

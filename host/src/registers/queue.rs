@@ -219,9 +219,12 @@ impl QueueRegisters {
         (self.ending, self.by_reset, self.dead) = (false, false, false);
     }
 
-    /// The bus owes an answer for too long: no descriptor is handed out any more, until the queue pair has been disabled (R24).
+    /// The bus owes an answer for too long: no descriptor is handed out any more, until the queue pair has been disabled, and no
+    /// interrupt comes (R24).
     pub fn die(&mut self) {
         self.dead = true;
+        self.abort = None;
+        self.interrupt.forget();
         self.raise(DeviceFault::BUS_TIMEOUT);
     }
 
@@ -296,7 +299,7 @@ impl QueueRegisters {
 
     /// Whether it drains and nothing is left: then it is to be disabled.
     pub fn is_drained(&self) -> bool {
-        self.draining && self.is_idle()
+        self.draining && self.is_idle() && !self.dead
     }
 
     /// Publishes the slots below `tail` (R1).
@@ -344,9 +347,13 @@ impl QueueRegisters {
         Err(Refused)
     }
 
-    /// Ends the DECODEs of `rollout` that are published (R8).
+    /// Ends the DECODEs of `rollout` that are published (R8); of a dead queue pair none goes on.
     pub(super) fn write_abort(&mut self, rollout: u32) -> Result<(), Refused> {
         match &self.session {
+            Some(_) if self.dead => {
+                self.aborted = rollout;
+                Ok(())
+            }
             Some(session) if self.abort.is_none() => {
                 self.abort = Some(Abort { rollout, upto: session.sq.tail });
                 self.aborted = rollout;
@@ -396,6 +403,9 @@ impl QueueRegisters {
     /// Arms the interrupt (R14); `now` in ticks.
     pub(super) fn write_arm(&mut self, index: u32, now: u64) -> Result<(), Refused> {
         let session = self.session.as_ref().ok_or(Refused)?;
+        if self.dead {
+            return Ok(());
+        }
         let visible = Visible { below: session.cq.tail, count: self.posted };
         self.interrupt.arm(index, visible, session.coalescing, now);
         Ok(())

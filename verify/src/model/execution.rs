@@ -61,6 +61,8 @@ pub(super) struct Awaited {
     /// Where the queue pair has its rings and its tokens.
     pub(super) places: [u64; 3],
     pub(super) age: u32,
+    /// BUS_TIMEOUT.
+    pub(super) timeout: u32,
 }
 
 /// What queue pairs look at of each other's.

@@ -182,6 +182,8 @@ impl ModelPlatform {
                         self.registers.queue_mut(queue).wait_for_the_end();
                     }
                 }
+                // R24: a dead one keeps no version.
+                (Some(_), Some(_)) if self.registers.queue(queue).is_dead() => {}
                 (Some(session), Some(running)) => {
                     self.tables.users[usize::from(session.function)][running.slot()] += 1
                 }
@@ -230,7 +232,7 @@ impl ModelPlatform {
         let mut before = 0;
         if !rests {
             before = registers.ticks();
-            await_answers(bus, registers, lanes);
+            await_answers(bus, registers, lanes, tables);
         }
         match &mut lanes[..] {
             [lane] => Execution { bus, registers, queue: 0, lane, tables, mutator }.run(want, budget, rest),
@@ -279,7 +281,7 @@ impl ModelPlatform {
     pub fn withhold(&mut self, ranges: Vec<RangeInclusive<u64>>) {
         if let Some(bus) = &mut self.bus {
             bus.withhold(ranges);
-            await_answers(bus, &mut self.registers, &mut self.lanes);
+            await_answers(bus, &mut self.registers, &mut self.lanes, &mut self.tables);
         }
     }
 
@@ -299,7 +301,7 @@ impl ModelPlatform {
 
 /// Who has something to do, and whose memory does not answer, waits; an advance is a cycle of that. Behind BUS_TIMEOUT of them the queue
 /// pair is dead (R24).
-fn await_answers(bus: &Bus, registers: &mut Registers, lanes: &mut [Lane]) {
+fn await_answers(bus: &Bus, registers: &mut Registers, lanes: &mut [Lane], tables: &mut Tables) {
     if !bus.withholds_some() && lanes.iter().all(|lane| lane.awaited.is_none()) {
         return;
     }
@@ -313,17 +315,22 @@ fn await_answers(bus: &Bus, registers: &mut Registers, lanes: &mut [Lane]) {
                 own.answered();
             }
         }
-        let Some(session) = &own.session else { continue };
-        let places = [session.sq.base, session.cq.base, session.token_base];
-        let works = lane.running.is_some() || session.sq.fill() > 0 && !session.cq.is_full();
-        if lane.awaited.is_none() && (!works || own.is_dead() || !bus.withholds(&places)) {
-            continue;
+        if let Some(session) = &own.session
+            && lane.awaited.is_none()
+        {
+            let places = [session.sq.base, session.cq.base, session.token_base];
+            let works = lane.running.is_some() || session.sq.fill() > 0 && !session.cq.is_full();
+            if works && !own.is_dead() && bus.withholds(&places) {
+                lane.awaited = Some(Awaited { places, age: 0, timeout: session.bus_timeout });
+            }
         }
-        let timeout = session.bus_timeout;
-        let awaited = lane.awaited.get_or_insert(Awaited { places, age: 0 });
+        let Some(awaited) = &mut lane.awaited else { continue };
         awaited.age = awaited.age.saturating_add(1);
-        if timeout != 0 && awaited.age >= timeout && !own.is_dead() {
+        if awaited.timeout != 0 && awaited.age >= awaited.timeout && !own.is_dead() {
             own.die();
+            if let (Some(session), Some(running)) = (&own.session, &lane.running) {
+                tables.users[usize::from(session.function)][running.slot()] -= 1;
+            }
             tell_faults(bus, registers, queue);
         }
     }
