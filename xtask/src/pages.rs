@@ -23,6 +23,7 @@ const PLAIN: &[&str] = &[
     "docs/architecture.md",
     "docs/chaos.md",
     "docs/commands.md",
+    "docs/contract.md",
     "docs/dependencies.md",
     "docs/driver.md",
     "docs/embedding.md",
