@@ -40,9 +40,9 @@ const ROWS: [Row; 6] = [
     Row { name: "the end of the group (GROUP_DONE)", count: 0, time: 0 },
     Row { name: "9 completions", count: DESCRIPTORS, time: 0 },
     Row { name: "each completion", count: 1, time: 0 },
-    Row { name: "4 completions, or 500 ticks behind the first", count: 4, time: 500 },
-    Row { name: "100 ticks behind the first", count: 0, time: 100 },
-    Row { name: "2000 ticks behind the first", count: 0, time: 2000 },
+    Row { name: "4 completions, or 500 ticks after the first", count: 4, time: 500 },
+    Row { name: "100 ticks after the first", count: 0, time: 100 },
+    Row { name: "2000 ticks after the first", count: 0, time: 2000 },
 ];
 
 /// What a row came to.
@@ -121,7 +121,7 @@ pub fn interrupts() -> Result<Section, BenchError> {
             "woken by",
             "wakes per group",
             "per descriptor",
-            "told behind the last completion, cycles",
+            "told after the last completion, cycles",
             "at most",
         ],
         1,
