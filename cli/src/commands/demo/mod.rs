@@ -247,7 +247,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         if let Some(picture) = picture {
             // What a machine has measured belongs to no picture.
             let is_time = |line: &Line| line.first().is_some_and(|(_, text)| text.starts_with(TIME));
-            let shown = [screen.frame(WIDTH), lines.iter().filter(|line| !is_time(line)).cloned().collect()].concat();
+            let shown =
+                [screen.frame(WIDTH), lines.iter().filter(|line| !is_time(line)).cloned().collect()].concat();
             picture.write(svg::draw("doorbell demo", &shown, &theme).as_bytes())?;
         }
     }
@@ -442,9 +443,10 @@ impl Ending<'_> {
         }
         lines.push(vec![]);
         lines.push(vec![(Style::Bold, "what next".to_owned())]);
-        lines.extend(next().map(|(who, command)| {
-            vec![(Style::Plain, format!("  {who:<18}  ")), (Style::Good, command)]
-        }));
+        lines
+            .extend(next().map(|(who, command)| {
+                vec![(Style::Plain, format!("  {who:<18}  ")), (Style::Good, command)]
+            }));
         if let Some(program) = std::env::args().next().filter(|program| program.contains('/')) {
             let text = format!("  here, `doorbell` is {}", output::plain(&program));
             lines.push(vec![(Style::Dim, text)]);
@@ -485,7 +487,11 @@ fn next() -> [(&'static str, String); 4] {
         ),
         (
             "RL infrastructure",
-            if cfg!(feature = "runtime") { format!("doorbell run {run}") } else { format!("make run ARGS=\"{run}\"") },
+            if cfg!(feature = "runtime") {
+                format!("doorbell run {run}")
+            } else {
+                format!("make run ARGS=\"{run}\"")
+            },
         ),
         ("CUDA engineers", "cargo xtask gpu-check".to_owned()),
         ("students", "cargo xtask lab 1 --quick".to_owned()),

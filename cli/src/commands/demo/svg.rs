@@ -85,7 +85,10 @@ pub fn draw(command: &str, lines: &[Line], theme: &Theme) -> String {
                 } else {
                     let (x, length) = (MARGIN + LETTER * at as f64, LETTER * used as f64);
                     let words = escaped(words);
-                    let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.0}\" textLength=\"{length:.1}\"{class}>{words}</text>");
+                    let _ = writeln!(
+                        out,
+                        "<text x=\"{x:.1}\" y=\"{y:.0}\" textLength=\"{length:.1}\"{class}>{words}</text>"
+                    );
                 }
             }
             column += text.width();
@@ -132,7 +135,11 @@ mod tests {
 
     #[test]
     fn a_picture_has_the_text_where_it_stands() {
-        let line = vec![(Style::Plain, "a < b  c".to_owned()), (Style::Good, " met".to_owned()), (Style::Dim, " │".to_owned())];
+        let line = vec![
+            (Style::Plain, "a < b  c".to_owned()),
+            (Style::Good, " met".to_owned()),
+            (Style::Dim, " │".to_owned()),
+        ];
         let picture = draw("doorbell", &[line], &LIGHT);
         for part in [
             "textLength=\"42.0\">a &lt; b</text>",
