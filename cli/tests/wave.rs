@@ -199,7 +199,7 @@ fn filters_are_there_and_worker_states_have_their_names() {
 #[case::unknown_case(
     "nonsense --out x.fst",
     2,
-    "error: unknown case 'nonsense'; known cases: 'basic decode', "
+    "error: unknown case 'nonsense'; the cases are:\n  'basic decode'\n"
 )]
 #[case::unwritable("--out no/such/place.fst", 2, "error: cannot write waveform no/such/place.fst: ")]
 #[case::too_many_workers("--out x.fst --workers 17", 2, "error: invalid value '17'")]
