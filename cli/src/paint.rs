@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 /// What a piece of text is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
+    #[cfg_attr(not(feature = "lm"), expect(dead_code, reason = "the demo's"))]
     Plain,
     /// A heading.
     #[cfg_attr(not(feature = "lm"), expect(dead_code, reason = "the demo's"))]
