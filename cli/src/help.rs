@@ -326,9 +326,14 @@ fn with_headings(mut command: Command) -> Command {
             continue;
         }
         command = command.mut_subcommand(name, |own| {
-            let takes = |own: &Command, id: &str| own.get_arguments().any(|arg| arg.get_id() == id);
             options.iter().fold(own, |own, &id| {
-                if takes(&own, id) { own.mut_arg(id, |arg| arg.help_heading(*heading)) } else { own }
+                let long = id.replace('_', "-");
+                let found =
+                    own.get_arguments().find(|arg| arg.get_id() == id || arg.get_long() == Some(&long));
+                match found.map(|arg| arg.get_id().clone()) {
+                    Some(id) => own.mut_arg(id, |arg| arg.help_heading(*heading)),
+                    None => own,
+                }
             })
         });
     }

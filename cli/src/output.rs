@@ -68,7 +68,10 @@ pub fn tell(text: impl Display) {
 }
 
 /// Says something on standard error that nobody needs, if `--quiet` was not given.
-#[cfg_attr(not(feature = "lm"), expect(dead_code, reason = "notes are those of language models and of benches"))]
+#[cfg_attr(
+    not(feature = "lm"),
+    expect(dead_code, reason = "notes are those of language models and of benches")
+)]
 pub fn note(text: impl Display) {
     if !QUIET.load(Ordering::Relaxed) {
         tell(text);

@@ -157,7 +157,9 @@ mod suite {
         let mut found: Vec<(usize, &str)> = titles
             .iter()
             .filter_map(|title| {
-                let distance = if title.contains(wanted) { 0 } else { distance(wanted, title) };
+                let begins: String = title.chars().take(wanted.chars().count()).collect();
+                let nearest = distance(wanted, title).min(distance(wanted, &begins));
+                let distance = if title.contains(wanted) { 0 } else { nearest };
                 // A third of the letters may be others.
                 (3 * distance <= wanted.chars().count()).then_some((distance, title.as_str()))
             })
