@@ -10,6 +10,7 @@ use doorbell_runtime::trajectory::parquet::{ExportError, ExportOptions, export};
 use doorbell_runtime::trajectory::{Outcome, Trajectory};
 use serde_json::json;
 
+use crate::busy::Busy;
 use crate::failure::{DIFFERENT, Failure};
 use crate::models;
 use crate::output;
@@ -69,7 +70,8 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
     let verified = match command {
         Command::Info { directory, json } => info(&directory, json)?,
         Command::Verify { directory, json } => {
-            let verified = Reader::open(&directory).and_then(Reader::verify).map_err(failure)?;
+            let read = || Reader::open(&directory).and_then(Reader::verify);
+            let verified = Busy::during("reading the log", read).map_err(failure)?;
             if json {
                 output::print_raw(&output::json(&whole(&verified)))?;
                 return Ok(end(&verified));
@@ -85,11 +87,11 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
             verified
         }
         Command::Export { directory, parquet, json } => {
-            let verified =
-                export(&directory, &parquet, ExportOptions::default()).map_err(|error| match error {
-                    ExportError::Log(error) => failure(error),
-                    error => Failure::input(error),
-                })?;
+            let write = || export(&directory, &parquet, ExportOptions::default());
+            let verified = Busy::during("writing Parquet", write).map_err(|error| match error {
+                ExportError::Log(error) => failure(error),
+                error => Failure::input(error),
+            })?;
             if json {
                 let mut value = whole(&verified);
                 value["parquet"] = json!(parquet);

@@ -52,6 +52,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     use doorbell_cosim::Wave;
 
     use super::cosim::{Run, named, title};
+    use crate::busy::Busy;
     use crate::failure::DIFFERENT;
     use crate::output::{self, Output, Recording};
 
@@ -75,8 +76,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let case = case.clone();
     let case = named(&case)?;
     let recording = Recording::open(&out)?;
-    let Run { outcome, cycles } =
-        Run::of(case, workers, None, Some(Wave { path: recording.path().to_owned(), window: None }))?;
+    let Run { outcome, cycles } = Busy::during("recording", || {
+        Run::of(case, workers, None, Some(Wave { path: recording.path().to_owned(), window: None }))
+    })?;
     // How the case went is told whatever becomes of its waveform and picture.
     let recorded = recording
         .finish()
