@@ -18,15 +18,25 @@ RELEASE := cargo run --release --package doorbell --
 COMPARE = cargo run --release --package doorbell --no-default-features --features \
   "rtl gpu$(if $(findstring queues,$(ARGS)), variants)" -- compare
 
-.PHONY: compare run smoke test lint setup contract verilate sim-rtl cosim test-rtl-bridge rtl-test cocotb bench-rtl \
+# And what `demo` needs: a language model, and of the RTL only the device that runs one. `cargo build` verilates the same device, and takes this one.
+DEMO = cargo run --release --package doorbell --no-default-features --features "lm rtl gpu" -- demo
+# And what `run` needs: the devices that ARGS name.
+RUN = cargo run --release --package doorbell --no-default-features --features \
+  "runtime$(if $(findstring rtl,$(ARGS)), rtl variants)$(if $(findstring gpu,$(ARGS)), gpu)" -- run
+
+.PHONY: demo compare run smoke test lint setup contract verilate sim-rtl cosim test-rtl-bridge rtl-test cocotb bench-rtl \
   bench-pipeline bench-cow bench-tax bench-hw-fastpath bench-all labs lab-run \
   gpu-check wave doc
+
+demo: export DOORBELL_RTL_WORKERS ?= 8npu
+demo: ## One story from every device of this machine, side by side; installs what is missing while it builds
+	@$(SETUP) -- $(DEMO) $(ARGS)
 
 compare: ## One trace through all devices: identical, or the first divergence; installs what is missing while it builds
 	@$(SETUP) -- $(COMPARE) $(ARGS)
 
-run: setup ## A trace through its whole life on one device, to trajectories
-	$(RELEASE) run $(ARGS)
+run: ## A trace through its whole life on one device, to trajectories; installs what is missing while it builds
+	@$(SETUP) -- $(RUN) $(ARGS)
 
 smoke: setup ## A short run of the whole runtime, watched, and what it stored read back
 	rm -rf target/smoke

@@ -13,7 +13,7 @@ use crate::{BenchError, Section, percent, table, verdict};
 /// Tokens of the DECODEs whose way is measured; 0 is a NOP.
 const WAYS: [u32; 4] = [0, 1, 16, 100];
 /// Cycles from the doorbell to the visible completion, beside one for each token; a NOP takes as many as one token.
-const WAY: u64 = 22;
+const WAY: u64 = 21;
 /// Tokens of each DECODE under load, so long that the port is no limit to four workers.
 const LENGTH: u32 = 256;
 /// Workers under load, at most.
@@ -115,7 +115,7 @@ pub fn queue_pairs() -> Result<Section, BenchError> {
         "1 token",
         "16 tokens",
         "100 tokens",
-        "22 + n",
+        "21 + n",
         "tokens/cycle",
         "limit",
         "of the limit",

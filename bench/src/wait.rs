@@ -377,10 +377,10 @@ pub fn waiting(quick: bool) -> Result<Section, BenchError> {
         let interrupted = probes.interrupts(groups, GROUP_TIME)?;
         let interrupted = median(interrupted.iter().map(|time| time.as_secs_f64() * 1e6));
         notes.push(format!(
-            "gpu: a host that sleeps until the GPU interrupts it (a stream that waits for a word of the kernel's, an event behind it) runs {interrupted:.1} us \
-             behind the word, even of a kernel of one thread"
+            "gpu: a host that sleeps until the GPU interrupts it (a stream that waits for a word of the kernel's, an event after it) runs {interrupted:.1} us \
+             after the word, even of a kernel of one thread"
         ));
-        rows.push(json!({ "device": "gpu", "host": "sleeps, woken by an event behind a word", "behind_us": interrupted }));
+        rows.push(json!({ "device": "gpu", "host": "sleeps, woken by an event after a word", "behind_us": interrupted }));
     }
     Ok(Section {
         heading: format!(

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const BUILD: &str = "cargo build --release --package doorbell";
 
 /// What `--help` says first.
-pub const HELP: &str = "This build has not all commands (`make compare` leaves out what takes long to compile); \
+pub const HELP: &str = "This build has not all commands (`make compare` and `make demo` leave out what takes long to compile); \
     `cargo build --release --package doorbell` builds them all.";
 
 /// Whatever a command is given.
@@ -17,16 +17,19 @@ pub struct Args {
 }
 
 /// Why a command does nothing.
-pub fn command(name: &str) -> Failure {
-    Failure::input(format!(
-        "the command '{name}' was not built into this program: `make compare` leaves it out; build it with `{BUILD}`"
-    ))
+pub fn command(name: &str, feature: &str) -> Failure {
+    missing("command", name, feature)
 }
 
 /// Why an option of a command does nothing.
 #[cfg(not(feature = "lm"))]
-pub fn option(name: &str) -> Failure {
+pub fn option(name: &str, feature: &str) -> Failure {
+    missing("option", name, feature)
+}
+
+fn missing(what: &str, name: &str, feature: &str) -> Failure {
     Failure::input(format!(
-        "the option '{name}' was not built into this program: `make compare` leaves it out; build it with `{BUILD}`"
+        "the {what} '{name}' was not built into this program: it comes with the feature '{feature}', which `make compare` and \
+         `make demo` leave out where they do not need it; build it with `{BUILD}`"
     ))
 }

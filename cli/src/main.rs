@@ -6,11 +6,19 @@
 // Text goes through `output`, which lets nothing steer the terminal.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod busy;
 mod commands;
 mod failure;
 #[cfg(feature = "rtl")]
 mod full_disk;
-#[cfg(not(all(feature = "bench", feature = "cosim", feature = "lm", feature = "runtime")))]
+mod help;
+#[cfg(not(all(
+    feature = "bench",
+    feature = "cosim",
+    feature = "lm",
+    feature = "runtime",
+    feature = "shell"
+)))]
 mod left_out;
 #[cfg(all(feature = "lm", feature = "rtl"))]
 mod lockstep;
@@ -19,7 +27,10 @@ mod models;
 mod output;
 #[cfg(all(test, feature = "bench", feature = "cosim", feature = "lm", feature = "runtime"))]
 mod pages;
+mod paint;
 mod report;
+#[cfg(feature = "lm")]
+mod session;
 #[cfg(feature = "rtl")]
 mod waveform;
 mod workers;
@@ -41,16 +52,25 @@ static ALLOCATOR: doorbell_guard::CountingAllocator = doorbell_guard::CountingAl
     2 bad usage, input or output; 3 a device that was asked for is not there."
 )]
 #[cfg_attr(
-    not(all(feature = "bench", feature = "cosim", feature = "lm", feature = "runtime")),
+    not(all(feature = "bench", feature = "cosim", feature = "lm", feature = "runtime", feature = "shell")),
     command(before_help = left_out::HELP)
 )]
 struct Cli {
+    /// Leave out progress and notes; results and errors stay
+    #[arg(short, long, global = true)]
+    quiet: bool,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
 enum Command {
+    /// Tell one story on every device of this machine, side by side, and compare every byte
+    #[cfg(feature = "lm")]
+    Demo(commands::demo::Args),
+    #[cfg(not(feature = "lm"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Demo(left_out::Args),
     /// Run a trace on several devices and compare every completion and every token
     Compare(Box<commands::compare::Args>),
     /// Drive every rollout of a trace through its life on one device, to stored trajectories
@@ -115,9 +135,21 @@ enum Command {
     #[command(hide = true, disable_help_flag = true)]
     Top(left_out::Args),
     /// List the devices, what they are, and why one is not there
-    Devices,
-    /// Show what matters about this machine, and what would be refused on it and why
+    Devices(commands::devices::Args),
+    /// Check this machine, and list what will not work on it, and why
     Doctor(commands::doctor::Args),
+    /// Print a script that completes commands and options in a shell
+    #[cfg(feature = "shell")]
+    Completions(commands::shell::Completions),
+    #[cfg(not(feature = "shell"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Completions(left_out::Args),
+    /// Write a manual page for each command
+    #[cfg(feature = "shell")]
+    Man(commands::shell::Man),
+    #[cfg(not(feature = "shell"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Man(left_out::Args),
 }
 
 /// A value may be a negative number, so that the option's own error tells what it takes, and not an error that takes it for an option.
@@ -129,35 +161,51 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_negative_numbers)
 }
 
+/// The whole command line, as it is parsed, printed and completed.
+fn command_line() -> clap::Command {
+    help::complete(with_negative_numbers(Cli::command()))
+}
+
 fn main() -> ExitCode {
-    let cli = Cli::from_arg_matches(&with_negative_numbers(Cli::command()).get_matches());
-    let result = match cli.unwrap_or_else(|error| error.exit()).command {
+    let cli = Cli::from_arg_matches(&command_line().get_matches()).unwrap_or_else(|error| error.exit());
+    if cli.quiet {
+        output::be_quiet();
+    }
+    let Some(command) = cli.command else {
+        output::tell(help::FIRST);
+        return ExitCode::from(2);
+    };
+    let result = match command {
+        #[cfg(feature = "lm")]
+        Command::Demo(args) => commands::demo::run(args),
+        #[cfg(not(feature = "lm"))]
+        Command::Demo(_) => Err(left_out::command("demo", "lm")),
         Command::Compare(args) => commands::compare::run(*args),
         #[cfg(feature = "runtime")]
         Command::Run(args) => commands::run::run(*args),
         #[cfg(not(feature = "runtime"))]
-        Command::Run(_) => Err(left_out::command("run")),
+        Command::Run(_) => Err(left_out::command("run", "runtime")),
         Command::Trace(command) => commands::trace::run(command),
         #[cfg(feature = "runtime")]
         Command::Trajectories(command) => commands::trajectories::run(command),
         #[cfg(not(feature = "runtime"))]
-        Command::Trajectories(_) => Err(left_out::command("trajectories")),
+        Command::Trajectories(_) => Err(left_out::command("trajectories", "runtime")),
         #[cfg(feature = "cosim")]
         Command::Cosim(args) => commands::cosim::run(args),
         #[cfg(not(feature = "cosim"))]
-        Command::Cosim(_) => Err(left_out::command("cosim")),
+        Command::Cosim(_) => Err(left_out::command("cosim", "cosim")),
         #[cfg(feature = "lm")]
         Command::Generate(args) => commands::generate::run(args),
         #[cfg(not(feature = "lm"))]
-        Command::Generate(_) => Err(left_out::command("generate")),
+        Command::Generate(_) => Err(left_out::command("generate", "lm")),
         #[cfg(feature = "lm")]
         Command::Model(command) => commands::model::run(command),
         #[cfg(not(feature = "lm"))]
-        Command::Model(_) => Err(left_out::command("model")),
+        Command::Model(_) => Err(left_out::command("model", "lm")),
         #[cfg(feature = "bench")]
         Command::Bench(args) => commands::bench::run(args),
         #[cfg(not(feature = "bench"))]
-        Command::Bench(_) => Err(left_out::command("bench")),
+        Command::Bench(_) => Err(left_out::command("bench", "bench")),
         #[cfg(feature = "candle")]
         Command::Candle { file, repack } => doorbell_bench::candle::serve(&file, repack)
             .map(|()| ExitCode::SUCCESS)
@@ -165,13 +213,21 @@ fn main() -> ExitCode {
         #[cfg(feature = "cosim")]
         Command::Wave(args) => commands::wave::run(args),
         #[cfg(not(feature = "cosim"))]
-        Command::Wave(_) => Err(left_out::command("wave")),
+        Command::Wave(_) => Err(left_out::command("wave", "cosim")),
         #[cfg(feature = "runtime")]
         Command::Top(args) => commands::top::run(args),
         #[cfg(not(feature = "runtime"))]
-        Command::Top(_) => Err(left_out::command("top")),
-        Command::Devices => commands::devices::run(),
+        Command::Top(_) => Err(left_out::command("top", "runtime")),
+        Command::Devices(args) => commands::devices::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
+        #[cfg(feature = "shell")]
+        Command::Completions(args) => commands::shell::completions(args),
+        #[cfg(not(feature = "shell"))]
+        Command::Completions(_) => Err(left_out::command("completions", "shell")),
+        #[cfg(feature = "shell")]
+        Command::Man(args) => commands::shell::man(args),
+        #[cfg(not(feature = "shell"))]
+        Command::Man(_) => Err(left_out::command("man", "shell")),
     };
     match result {
         Ok(code) => code,

@@ -18,6 +18,7 @@ use doorbell_trace::Trace;
 use doorbell_verify::language::Version;
 use doorbell_verify::replay::Language;
 
+use crate::busy::Busy;
 use crate::failure::Failure;
 
 /// The model of who names none.
@@ -99,6 +100,7 @@ pub fn image(model: &str) -> Result<Image, Failure> {
         return Ok(image);
     }
     let (path, kept) = locate(model)?;
+    let _busy = Busy::new(format!("reading the model {model}"));
     if let Some(kept) = kept.as_ref().filter(|kept| newer(kept, &path)) {
         // One of another version, of an importer before this one, or damaged, is made anew.
         if let Some(image) = Image::read(kept).ok().filter(|image| image.about.special.is_some()) {
@@ -123,6 +125,7 @@ pub fn published(model: &str) -> Result<(float::Model, Image), Failure> {
         return Ok((judge::published(&image.model, MICRO_ROPE_BASE, global), image));
     }
     let (path, _) = locate(model)?;
+    let _busy = Busy::new(format!("reading the model {model}"));
     if path.is_file() && begins_as_image(&path) {
         let problem = "it is an image, which holds no weights as they were published";
         return Err(Failure::input(format!("{}: {problem}; give what it was imported from", path.display())));

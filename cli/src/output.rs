@@ -7,6 +7,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -15,14 +16,26 @@ use serde_json::Value;
 use crate::failure::Failure;
 #[cfg(feature = "rtl")]
 use crate::full_disk::FullDisk;
+use crate::paint;
 
 /// Prints a text for people to standard output, as wide as the terminal is. A reader that went away is no error; a full disk is.
 pub fn print(text: &str) -> Result<(), Failure> {
     let text = shown(text);
-    match terminal_size::terminal_size_of(io::stdout()) {
-        Some((terminal_size::Width(width), _)) => print_raw(&fit::fit(&text, width.into())),
-        None => print_raw(&text),
-    }
+    let text = match width() {
+        Some(width) => fit::fit(&text, width),
+        None => text,
+    };
+    print_raw(&if paint::is_on(&io::stdout()) { paint::verdicts(&text) } else { text })
+}
+
+/// Columns of the terminal that standard output is, if it is one.
+pub fn width() -> Option<usize> {
+    terminal_size::terminal_size_of(io::stdout()).map(|(terminal_size::Width(width), _)| width.into())
+}
+
+/// The lines of a text in so many columns, broken at blanks.
+pub fn broken(text: &str, width: usize) -> Vec<String> {
+    fit::fit(text, width).lines().map(|line| line.trim().to_owned()).collect()
 }
 
 /// Prints what programs read to standard output, as it is.
@@ -49,12 +62,41 @@ pub fn table<const N: usize>(columns: [&str; N], left: usize) -> Table {
 
 /// Says something on standard error. That nobody can read it there is no reason to end.
 pub fn tell(text: impl Display) {
-    let _ = io::stderr().write_all((shown(&text.to_string()) + "\n").as_bytes());
+    let text = shown(&text.to_string()) + "\n";
+    let text = if paint::is_on(&io::stderr()) { paint::verdicts(&text) } else { text };
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// JSON of several lines, which steers no terminal.
+/// Says something on standard error that nobody needs, if `--quiet` was not given.
+#[cfg_attr(
+    not(feature = "lm"),
+    expect(dead_code, reason = "notes are those of language models and of benches")
+)]
+pub fn note(text: impl Display) {
+    if !QUIET.load(Ordering::Relaxed) {
+        tell(text);
+    }
+}
+
+/// Whether `--quiet` was given.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves out progress and notes from here on.
+pub fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// The form of what `--json` prints: raised when a field goes or changes its meaning.
+const JSON_VERSION: u32 = 1;
+
+/// JSON of several lines, which steers no terminal. An object says which form it has, and which program made it.
 pub fn json(value: &Value) -> String {
-    json_shown(&(serde_json::to_string_pretty(value).unwrap_or_default() + "\n"))
+    let mut value = value.clone();
+    if let Value::Object(fields) = &mut value {
+        fields.insert("json_version".into(), JSON_VERSION.into());
+        fields.insert("doorbell".into(), env!("CARGO_PKG_VERSION").into());
+    }
+    json_shown(&(serde_json::to_string_pretty(&value).unwrap_or_default() + "\n"))
 }
 
 /// JSON for a terminal: the format lets C1 and DEL stand in strings as they are.
@@ -92,7 +134,7 @@ pub fn thousands(rate: f64) -> String {
 
 /// Whether progress bars would be seen.
 pub fn shows_progress() -> bool {
-    io::stderr().is_terminal()
+    io::stderr().is_terminal() && !QUIET.load(Ordering::Relaxed)
 }
 
 /// A regular file, by device and inode.

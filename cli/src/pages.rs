@@ -1,12 +1,10 @@
 //! Every command of `doorbell` that README and guide print is one that the program takes.
 
 #[path = "../../xtask/src/pages/shell.rs"]
-mod shell;
+pub mod shell;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-
-use clap::CommandFactory;
 
 /// README and the pages of the guide.
 fn guide() -> Vec<PathBuf> {
@@ -31,7 +29,7 @@ fn every_command_of_the_guide_is_one_of_the_program() {
             if words.iter().any(|word| word.contains('[') || word == "…") {
                 continue;
             }
-            let command = crate::with_negative_numbers(crate::Cli::command());
+            let command = crate::command_line();
             if let Err(error) = command.try_get_matches_from(["doorbell".to_owned()].iter().chain(&words)) {
                 panic!("{}: doorbell {}: {error}", page.display(), words.join(" "));
             }

@@ -173,7 +173,7 @@ impl Report<'_> {
         let mut text = format!("trace: {} ({format})\n", output::plain(&self.trace.source));
         let _ = write!(text, "plan: {} requests, {} rollouts", self.plan.requests(), self.plan.rollouts());
         if self.plan.has_prefills() {
-            let _ = write!(text, " in groups of {} behind a PREFILL", options.group);
+            let _ = write!(text, " in groups of {} after a PREFILL", options.group);
         }
         match options.checkpoint {
             0 => text += ", no checkpoints",

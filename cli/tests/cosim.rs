@@ -31,12 +31,43 @@ fn a_case_is_a_line() {
 }
 
 #[test]
-fn an_unknown_case_is_bad_usage() {
-    let run = doorbell(tempdir().unwrap().path(), "cosim nonsense");
-    assert_eq!(run.code, 2);
-    assert!(
-        run.stderr.contains("unknown case 'nonsense'") && run.stderr.contains("'basic decode'"),
-        "{}",
-        run.stderr
+fn cases_are_told_to_programs() {
+    let run = doorbell(tempdir().unwrap().path(), "cosim basic_decode --json");
+    let json: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!((&json["passed"], &json["failed"], &json["json_version"]), (&1.into(), &0.into(), &1.into()));
+    assert_eq!(json["cases"][0]["case"], "basic decode");
+    assert!(json["cases"][0]["cycles"].as_u64().unwrap() > 1000, "{json}");
+}
+
+/// A case that is not there is bad usage, and told with what may have been meant, one a line.
+#[test]
+fn an_unknown_case_gets_suggestions() {
+    let unknown = |name: &str| {
+        let run = doorbell(tempdir().unwrap().path(), &format!("cosim {name}"));
+        assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
+        let lines: Vec<String> = run.stderr.lines().map(str::to_owned).collect();
+        assert_eq!(lines.last().unwrap(), "`doorbell cosim --list` names all");
+        lines
+    };
+    assert_eq!(
+        unknown("basik_decod")[..2],
+        ["error: unknown case 'basik_decod'; did you mean:", "  'basic decode'"]
     );
+    assert_eq!(unknown("basik")[1..2], ["  'basic decode'"]);
+    let stops = unknown("stop");
+    assert!(
+        stops.len() > 3 && stops[1..stops.len() - 1].iter().all(|line| line.contains("stop")),
+        "{stops:?}"
+    );
+    let all = unknown("xyzzy");
+    assert_eq!(
+        (all[0].as_str(), all.len()),
+        ("error: unknown case 'xyzzy'; the cases are:", CASES.len() + 2)
+    );
+}
+
+#[test]
+fn the_beginning_of_a_name_is_enough_if_one_case_has_it() {
+    let run = doorbell(tempdir().unwrap().path(), "cosim basic_dec --list");
+    assert_eq!((run.code, run.stdout.as_str()), (0, "basic decode\n"), "{}", run.stderr);
 }

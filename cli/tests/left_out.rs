@@ -7,6 +7,8 @@ use common::doorbell;
 use rstest::rstest;
 
 #[rstest]
+#[case("demo", "demo")]
+#[case("completions bash", "completions")]
 #[case("run", "run")]
 #[case("run --model micro --help", "run")]
 #[case("generate hello --device rtl", "generate")]
@@ -22,7 +24,15 @@ fn what_was_left_out_says_so(#[case] arguments: &str, #[case] name: &str) {
     let directory = tempfile::tempdir().unwrap();
     let run = doorbell(directory.path(), arguments);
     assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
-    for part in [&format!("'{name}' was not built"), "cargo build --release --package doorbell"] {
+    let feature = match name {
+        "run" | "trajectories" | "top" => "runtime",
+        "wave" | "cosim" => "cosim",
+        "bench" => "bench",
+        "completions" => "shell",
+        _ => "lm",
+    };
+    let brings = format!("the feature '{feature}'");
+    for part in [&format!("'{name}' was not built"), &brings, "cargo build --release --package doorbell"] {
         assert!(run.stderr.contains(part), "{}", run.stderr);
     }
 }

@@ -199,10 +199,9 @@ fn filters_are_there_and_worker_states_have_their_names() {
 #[case::unknown_case(
     "nonsense --out x.fst",
     2,
-    "error: unknown case 'nonsense'; known cases: 'basic decode', "
+    "error: unknown case 'nonsense'; the cases are:\n  'basic decode'\n"
 )]
 #[case::unwritable("--out no/such/place.fst", 2, "error: cannot write waveform no/such/place.fst: ")]
-#[case::no_output("", 2, "error: the following required arguments were not provided:\n  --out <FILE.fst>")]
 #[case::too_many_workers("--out x.fst --workers 17", 2, "error: invalid value '17'")]
 fn refusals(#[case] arguments: &str, #[case] code: i32, #[case] message: &str) {
     let directory = tempdir().unwrap();
@@ -210,4 +209,14 @@ fn refusals(#[case] arguments: &str, #[case] code: i32, #[case] message: &str) {
     assert_eq!(run.code, code);
     assert!(run.stderr.starts_with(message), "{}", run.stderr);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn a_waveform_is_named_after_its_case() {
+    let directory = tempdir().unwrap();
+    let run = doorbell(directory.path(), "wave basic_decode --json");
+    let json: serde_json::Value =
+        serde_json::from_str(&run.stdout).unwrap_or_else(|_| panic!("{}", run.stderr));
+    assert_eq!((&json["waveform"], &json["passed"]), (&"basic-decode.fst".into(), &true.into()), "{json}");
+    assert!(directory.path().join("basic-decode.fst").is_file());
 }

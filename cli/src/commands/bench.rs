@@ -10,6 +10,7 @@ use doorbell_lm::text::Text;
 use serde_json::{Map, Value};
 
 use super::trace;
+use crate::busy::Busy;
 use crate::failure::Failure;
 use crate::models;
 use crate::output::{self, Sink};
@@ -100,13 +101,18 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let language = held.as_ref().map(Held::language);
     let load = Load { trace: &trace, quick, queues, functions, language };
     // Shown as they come: the whole takes a while.
+    let busy = || Busy::new("measuring");
+    let mut waits = Some(busy());
     let ran = doorbell_bench::run(args.what, &load, |key, section| {
+        drop(waits.take());
+        waits = Some(busy());
         let text = section.to_string();
         figures.insert(key.to_owned(), section.json);
         print(&text)
     });
+    drop(waits);
     match &ran {
-        Ok(skipped) => skipped.iter().for_each(|what| output::tell(format_args!("skipped: {what}"))),
+        Ok(skipped) => skipped.iter().for_each(|what| output::note(format_args!("skipped: {what}"))),
         // The figures before it are written all the same.
         Err(failure) => drop(figures.insert("failed".to_owned(), Value::String(failure.to_string()))),
     }

@@ -18,6 +18,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::GpuList;
 use super::chaos::{self, Chaos};
 use super::trace;
+use crate::busy::Busy;
 use crate::failure::{DIFFERENT, Failure};
 use crate::output::{self, Sink};
 use crate::report::{Fault, Report, Skipped, Waveform};
@@ -26,7 +27,7 @@ use crate::report::{Fault, Report, Skipped, Waveform};
 /// completion and every token byte. Ends with code 1 if any differs, and also if one fails or stops answering.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Devices to compare, the reference first; by default all that are there. Settings of one alone stand behind its name, as
+    /// Devices to compare, the reference first; by default all that are there. Settings of one device follow its name, as
     /// in model,model:queues=4:functions=2 (an unknown key lists them)
     #[arg(long, value_delimiter = ',', value_name = "NAME,NAME")]
     devices: Vec<String>,
@@ -105,16 +106,16 @@ pub struct Args {
     /// Cycles to wait before each token
     #[arg(long, value_name = "CYCLES", default_value_t = 0)]
     wait_states: u32,
-    /// Memory of the RTL: cycles that it takes to answer, as 5 or 0..40
+    /// Cycles that it takes to answer, as 5 or 0..40
     #[arg(long, value_name = "A..B", default_value = "0", value_parser = cycles)]
     latency: RangeInclusive<u32>,
-    /// Memory of the RTL: chance in percent, up to 95, that a channel stands still in a cycle
+    /// Chance in percent, up to 95, that a channel stands still in a cycle
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=95))]
     stalls: u8,
-    /// Memory of the RTL: answer writes out of order
+    /// Answer writes out of order
     #[arg(long)]
     reorder: bool,
-    /// Memory of the RTL: draw latency, stalls and reordering from the seed
+    /// Draw latency, stalls and reordering from the seed
     #[arg(long, conflicts_with_all = ["latency", "stalls", "reorder"])]
     random_memory: bool,
     /// Advances without progress after which a device counts as hung; by default what suits the device
@@ -136,25 +137,25 @@ pub struct Args {
     /// rules; of the other options --devices, --queues, --functions, --workers and --wave count
     #[arg(long, value_name = "SEED", conflicts_with_all = ["trace", "inject", "json"])]
     chaos: Option<u64>,
-    /// Chaos: seeds, from that one on
+    /// Seeds, from that one on
     #[arg(long, value_name = "N", default_value_t = 1, requires = "chaos")]
     chaos_seeds: u64,
-    /// Chaos: rounds of each seed, each with a device made anew
+    /// Rounds of each seed, each with a device made anew
     #[arg(long, value_name = "N", default_value_t = 4, requires = "chaos")]
     chaos_rounds: u32,
-    /// Chaos: this round of the seed alone
+    /// Only this round of the seed
     #[arg(long, value_name = "ROUND", requires = "chaos", conflicts_with = "chaos_rounds")]
     chaos_round: Option<u32>,
-    /// Chaos: descriptors of a round, about
+    /// Descriptors of a round, about
     #[arg(long, value_name = "N", default_value_t = 500, requires = "chaos")]
     chaos_descriptors: u64,
-    /// Chaos: seeds that run side by side, each on a thread; on the GPU one after the other
+    /// Seeds that run side by side, each on a thread; on the GPU one after the other
     #[arg(long, value_name = "N", default_value_t = 1, requires = "chaos", value_parser = clap::value_parser!(u16).range(1..))]
     chaos_jobs: u16,
-    /// Chaos: seeds take four shapes in turn, one queue pair with one worker and with four, four in as many functions, 16 in four
+    /// Seeds take four shapes in turn, one queue pair with one worker and with four, four in as many functions, 16 in four
     #[arg(long, requires = "chaos", conflicts_with_all = ["queues", "functions", "workers"])]
     chaos_shapes: bool,
-    /// Chaos: begin no seed after so many seconds, and say where to go on
+    /// Begin no seed after so many seconds, and say where to go on
     #[arg(long, value_name = "SECONDS", requires = "chaos")]
     chaos_seconds: Option<u64>,
 }
@@ -176,7 +177,7 @@ struct Chosen {
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     #[cfg(not(feature = "lm"))]
     if args.no_model.is_some() || args.no_lockstep {
-        return Err(crate::left_out::option(if args.no_lockstep { "--lockstep" } else { "--model" }));
+        return Err(crate::left_out::option(if args.no_lockstep { "--lockstep" } else { "--model" }, "lm"));
     }
     #[cfg(all(feature = "lm", not(feature = "rtl")))]
     if args.no_lockstep {
@@ -370,7 +371,8 @@ fn open(args: &Args, plan: &ReplayPlan, chosen: &[Chosen]) -> Result<Opened, Fai
         let settings =
             Settings { fault: fault.clone().filter(|_| kind.takes_faults()), ..settings(args, plan) };
         let settings = settings.and(own)?;
-        match open_one(args, plan, kind, &settings) {
+        // A GPU's kernels may have to be compiled first.
+        match Busy::during(format!("opening {kind}"), || open_one(args, plan, kind, &settings)) {
             Ok((device, held)) => {
                 opened.held.insert(0, held);
                 fault = fault.filter(|_| settings.fault.is_none());

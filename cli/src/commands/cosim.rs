@@ -15,6 +15,9 @@ pub struct Args {
     /// Memory with random latency, stalls and order from this seed
     #[arg(long, value_name = "SEED")]
     memory: Option<u64>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
 #[cfg(feature = "cosim")]
@@ -29,6 +32,7 @@ mod suite {
     use doorbell_cosim::{RtlConfig, RtlPlatform, Wave};
     use doorbell_host::{DeviceError, Platform};
     use doorbell_verify::conformance::{self, Bench, CASES, Case};
+    use serde_json::json;
 
     use super::Args;
     use crate::failure::{DIFFERENT, Failure};
@@ -36,19 +40,31 @@ mod suite {
 
     /// Prints a line per case; fails when one does.
     pub fn run(args: Args) -> Result<ExitCode, Failure> {
-        let Args { cases: names, list, workers, memory } = args;
+        let Args { cases: names, list, workers, memory, json } = args;
         let selected = if names.is_empty() {
             CASES.iter().collect()
         } else {
             names.iter().map(|name| named(name)).collect::<Result<Vec<_>, _>>()?
         };
+        if list && json {
+            let names: Vec<String> = selected.iter().map(|case| title(case)).collect();
+            output::print_raw(&output::json(&json!({ "cases": names })))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         if list {
             selected.iter().try_for_each(|case| output::print(&format!("{}\n", title(case))))?;
             return Ok(ExitCode::SUCCESS);
         }
-        let mut failed = 0;
+        let (mut failed, mut told) = (0, vec![]);
         for case in &selected {
-            let verdict = match Run::of(case, workers, memory, None)?.outcome {
+            let Run { outcome, cycles } = Run::of(case, workers, memory, None)?;
+            if json {
+                failed += usize::from(outcome.is_err());
+                let problem = outcome.err().map(|error| error.to_string());
+                told.push(json!({ "case": title(case), "passed": problem.is_none(), "cycles": cycles, "problem": problem }));
+                continue;
+            }
+            let verdict = match outcome {
                 Ok(()) => "PASS".to_owned(),
                 Err(error) => {
                     failed += 1;
@@ -57,7 +73,12 @@ mod suite {
             };
             output::print(&format!("RTL co-sim {}: {verdict}\n", title(case)))?;
         }
-        output::print(&format!("{} passed, {failed} failed\n", selected.len() - failed))?;
+        let passed = selected.len() - failed;
+        if json {
+            output::print_raw(&output::json(&json!({ "cases": told, "passed": passed, "failed": failed })))?;
+        } else {
+            output::print(&format!("{passed} passed, {failed} failed\n"))?;
+        }
         Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
     }
 
@@ -103,13 +124,65 @@ mod suite {
     /// The case of this name.
     ///
     /// # Errors
-    /// A usage failure that names the known ones.
+    /// A usage failure that names those that may have been meant, one a line, or all of them. A case that is the only one to begin with
+    /// the name is taken for it.
     pub fn named(name: &str) -> Result<&'static Case, Failure> {
-        let wanted = name.replace('_', " ");
-        CASES.iter().find(|case| title(case) == wanted).ok_or_else(|| {
-            let known: Vec<String> = CASES.iter().map(|case| format!("'{}'", title(case))).collect();
-            Failure::input(format!("unknown case '{name}'; known cases: {}", known.join(", ")))
-        })
+        let wanted = name.trim().to_lowercase().replace('_', " ");
+        let is = |case: &&Case| title(case) == wanted;
+        let begins = |case: &&Case| title(case).starts_with(&wanted);
+        if let Some(case) = CASES.iter().find(is) {
+            return Ok(case);
+        }
+        let mut beginning = CASES.iter().filter(begins);
+        if let (false, Some(case), None) = (wanted.is_empty(), beginning.next(), beginning.next()) {
+            return Ok(case);
+        }
+        let titles: Vec<String> = CASES.iter().map(title).collect();
+        let near = near(&wanted, &titles);
+        let (what, shown) = match near.is_empty() {
+            false => ("did you mean", near),
+            true => ("the cases are", titles.iter().map(String::as_str).collect()),
+        };
+        let mut message = format!("unknown case '{name}'; {what}:\n");
+        shown.iter().for_each(|title| message += &format!("  '{title}'\n"));
+        Err(Failure::input(message + "`doorbell cosim --list` names all"))
+    }
+
+    /// The titles that `wanted` may stand for, the nearest first: those that have it in them, then those that differ from it in a few
+    /// letters.
+    fn near<'t>(wanted: &str, titles: &'t [String]) -> Vec<&'t str> {
+        if wanted.is_empty() {
+            return vec![];
+        }
+        let mut found: Vec<(usize, &str)> = titles
+            .iter()
+            .filter_map(|title| {
+                let begins: String = title.chars().take(wanted.chars().count()).collect();
+                let nearest = distance(wanted, title).min(distance(wanted, &begins));
+                let distance = if title.contains(wanted) { 0 } else { nearest };
+                // A third of the letters may be others.
+                (3 * distance <= wanted.chars().count()).then_some((distance, title.as_str()))
+            })
+            .collect();
+        found.sort_by_key(|(distance, _)| *distance);
+        found.truncate(12);
+        found.into_iter().map(|(_, title)| title).collect()
+    }
+
+    /// Letters to put in, leave out or change, to make one of the other.
+    fn distance(one: &str, other: &str) -> usize {
+        let other: Vec<char> = other.chars().collect();
+        let mut row: Vec<usize> = (0..=other.len()).collect();
+        for (line, letter) in one.chars().enumerate() {
+            let mut before = row[0];
+            row[0] = line + 1;
+            for (column, &facing) in other.iter().enumerate() {
+                let changed = before + usize::from(letter != facing);
+                before = row[column + 1];
+                row[column + 1] = changed.min(row[column] + 1).min(before + 1);
+            }
+        }
+        row[other.len()]
     }
 }
 

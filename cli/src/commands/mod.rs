@@ -6,6 +6,8 @@ mod chaos;
 pub mod compare;
 #[cfg(feature = "cosim")]
 pub mod cosim;
+#[cfg(feature = "lm")]
+pub mod demo;
 pub mod devices;
 pub mod doctor;
 #[cfg(feature = "lm")]
@@ -14,6 +16,8 @@ pub mod generate;
 pub mod model;
 #[cfg(feature = "runtime")]
 pub mod run;
+#[cfg(feature = "shell")]
+pub mod shell;
 #[cfg(feature = "runtime")]
 pub mod top;
 pub mod trace;

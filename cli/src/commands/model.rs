@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use doorbell_lm::Image;
+use serde_json::json;
 
 use crate::failure::Failure;
 use crate::models;
@@ -19,7 +20,11 @@ use crate::output::{self, Output};
 #[derive(clap::Subcommand)]
 pub enum Command {
     /// List the models that have a name
-    List,
+    List {
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
     /// Show what a model is made of
     Info {
         /// The model
@@ -35,6 +40,9 @@ pub enum Command {
         /// The image to write
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
     },
     /// Print the words that the NPU executes for each token of a model, and what its memory holds: docs/isa.md
     Program {
@@ -53,9 +61,9 @@ pub enum Command {
 /// Runs the subcommand.
 pub fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
-        Command::List => list(),
+        Command::List { json } => list(json),
         Command::Info { model, json } => info::run(&model, json),
-        Command::Import { source, output } => import(&source, &output),
+        Command::Import { source, output, json } => import(&source, &output, json),
         Command::Program { model, json } => program::run(&model, json),
         Command::Audit(args) => return audit::run(&args),
         Command::Judge(args) => return judge::run(args),
@@ -63,7 +71,12 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn list() -> Result<(), Failure> {
+fn list(as_json: bool) -> Result<(), Failure> {
+    if as_json {
+        let model = |models::Known { name, origin, missing }| json!({ "name": name, "from": origin, "missing": missing });
+        let models: Vec<serde_json::Value> = models::known().into_iter().map(model).collect();
+        return output::print_raw(&output::json(&json!({ "models": models })));
+    }
     let mut table = output::table(["model", "from", "state"], 3);
     for models::Known { name, origin, missing } in models::known() {
         table.add_row([name.to_owned(), origin, missing.unwrap_or_else(|| "here".into())]);
@@ -71,7 +84,7 @@ fn list() -> Result<(), Failure> {
     output::print(&format!("{table}\n"))
 }
 
-fn import(source: &Path, output: &Path) -> Result<(), Failure> {
+fn import(source: &Path, output: &Path, as_json: bool) -> Result<(), Failure> {
     let file = Output::open("image", output)?;
     let image = models::published(&source.to_string_lossy())?.1;
     let bytes = image.to_bytes();
@@ -80,6 +93,10 @@ fn import(source: &Path, output: &Path) -> Result<(), Failure> {
         Failure::input(format!("{}: the image cannot be read: {error}", source.display()))
     })?;
     file.write(&bytes)?;
+    if as_json {
+        let value = json!({ "file": output, "bytes": bytes.len(), "name": image.about.name });
+        return output::print_raw(&output::json(&value));
+    }
     output::print(&format!(
         "{}: {} bytes of {}\n",
         output.display(),

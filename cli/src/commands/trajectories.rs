@@ -10,6 +10,7 @@ use doorbell_runtime::trajectory::parquet::{ExportError, ExportOptions, export};
 use doorbell_runtime::trajectory::{Outcome, Trajectory};
 use serde_json::json;
 
+use crate::busy::Busy;
 use crate::failure::{DIFFERENT, Failure};
 use crate::models;
 use crate::output;
@@ -30,6 +31,9 @@ pub enum Command {
     Verify {
         /// The directory of the log
         directory: PathBuf,
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
     },
     /// Write all whole records to a file that other programs read
     Export {
@@ -38,6 +42,9 @@ pub enum Command {
         /// The Parquet file; an older one is replaced when the new one is whole
         #[arg(long, value_name = "FILE")]
         parquet: PathBuf,
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
     },
     /// Print the first records
     Show {
@@ -52,6 +59,9 @@ pub enum Command {
         /// Show them as text, as this language model has it (`doorbell model list`)
         #[arg(long)]
         model: Option<String>,
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -59,8 +69,13 @@ pub enum Command {
 pub fn run(command: Command) -> Result<ExitCode, Failure> {
     let verified = match command {
         Command::Info { directory, json } => info(&directory, json)?,
-        Command::Verify { directory } => {
-            let verified = Reader::open(&directory).and_then(Reader::verify).map_err(failure)?;
+        Command::Verify { directory, json } => {
+            let read = || Reader::open(&directory).and_then(Reader::verify);
+            let verified = Busy::during("reading the log", read).map_err(failure)?;
+            if json {
+                output::print_raw(&output::json(&whole(&verified)))?;
+                return Ok(end(&verified));
+            }
             output::print(&format!(
                 "{} of {} records whole in {}: {} tokens, {} bytes\n",
                 verified.records,
@@ -71,12 +86,18 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
             ))?;
             verified
         }
-        Command::Export { directory, parquet } => {
-            let verified =
-                export(&directory, &parquet, ExportOptions::default()).map_err(|error| match error {
-                    ExportError::Log(error) => failure(error),
-                    error => Failure::input(error),
-                })?;
+        Command::Export { directory, parquet, json } => {
+            let write = || export(&directory, &parquet, ExportOptions::default());
+            let verified = Busy::during("writing Parquet", write).map_err(|error| match error {
+                ExportError::Log(error) => failure(error),
+                error => Failure::input(error),
+            })?;
+            if json {
+                let mut value = whole(&verified);
+                value["parquet"] = json!(parquet);
+                output::print_raw(&output::json(&value))?;
+                return Ok(end(&verified));
+            }
             output::print(&format!(
                 "{} trajectories, {} tokens written to {}\n",
                 verified.records,
@@ -85,12 +106,26 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
             ))?;
             verified
         }
-        Command::Show { directory, limit, tokens, model } => {
-            show(&directory, limit, tokens, model.as_deref())?
+        Command::Show { directory, limit, tokens, model, json } => {
+            show(&directory, limit, tokens, model.as_deref(), json)?
         }
     };
-    tell(&verified);
-    Ok(if verified.damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+    Ok(end(&verified))
+}
+
+/// Tells what is not whole.
+fn end(verified: &Verified) -> ExitCode {
+    tell(verified);
+    if verified.damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) }
+}
+
+/// What was read, for programs.
+fn whole(verified: &Verified) -> serde_json::Value {
+    json!({
+        "files": verified.files, "records": verified.records, "tokens": verified.tokens, "bytes": verified.bytes,
+        "damaged": verified.damage.len(), "lost": lost(verified),
+        "torn_bytes": verified.torn.as_ref().map_or(0, |torn| torn.bytes),
+    })
 }
 
 fn failure(error: LogError) -> Failure {
@@ -235,7 +270,13 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
 }
 
 /// Reads no further than it shows; so it tells of damage up to there.
-fn show(directory: &Path, limit: usize, tokens: usize, model: Option<&str>) -> Result<Verified, Failure> {
+fn show(
+    directory: &Path,
+    limit: usize,
+    tokens: usize,
+    model: Option<&str>,
+    json: bool,
+) -> Result<Verified, Failure> {
     use doorbell_runtime::trajectory::log::Piece;
 
     let text = model.map(|model| {
@@ -264,6 +305,7 @@ fn show(directory: &Path, limit: usize, tokens: usize, model: Option<&str>) -> R
         column.set_cell_alignment(comfy_table::CellAlignment::Left);
     }
     let mut verified = Verified::default();
+    let mut records = vec![];
     let mut reader = Reader::open(directory).map_err(failure)?;
     while (verified.records as usize) < limit
         && let Some(piece) = reader.next()
@@ -273,6 +315,18 @@ fn show(directory: &Path, limit: usize, tokens: usize, model: Option<&str>) -> R
                 verified.records += 1;
                 let finished = &trajectory.finished;
                 let head = &trajectory.tokens[..tokens.min(trajectory.tokens.len())];
+                if json {
+                    let text =
+                        text.as_ref().map(|text| text.decode(head)).transpose().map_err(Failure::input)?;
+                    records.push(json!({
+                        "number": trajectory.number, "rollout": finished.rollout.to_string(), "request": finished.request,
+                        "member": finished.member, "prompt_tokens": finished.prompt_tokens,
+                        "answer_tokens": finished.answer_tokens, "segments": finished.segments,
+                        "outcome": finished.outcome.to_string(), "score": trajectory.score(),
+                        "scored_by": finished.scorer.map(Scorer::name), "seed": finished.seed, "tokens": head, "text": text,
+                    }));
+                    continue;
+                }
                 let mut head = match &text {
                     None => head.iter().map(u32::to_string).collect::<Vec<_>>().join(" "),
                     Some(text) => output::plain(&text.decode(head).map_err(Failure::input)?),
@@ -299,6 +353,10 @@ fn show(directory: &Path, limit: usize, tokens: usize, model: Option<&str>) -> R
             Piece::Torn(torn) => verified.torn = Some(torn),
         }
     }
-    output::print(&format!("{table}\n"))?;
+    if json {
+        output::print_raw(&output::json(&json!({ "records": records })))?;
+    } else {
+        output::print(&format!("{table}\n"))?;
+    }
     Ok(verified)
 }

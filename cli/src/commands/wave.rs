@@ -14,12 +14,12 @@ pub struct Args {
     #[arg(default_value = "basic decode")]
     case: String,
     /// Record a token of this language model (engine 1), as `doorbell model list` has it: a DECODE behind a prompt of four tokens, from before the
-    /// step begins to behind its completion
+    /// step begins until after its completion
     #[cfg(feature = "lm")]
-    #[arg(long, conflicts_with_all = ["case", "workers"])]
+    #[arg(long, conflicts_with_all = ["case", "workers", "json"])]
     model: Option<String>,
-    /// File to write, in FST format; with --png by default beside the picture
-    #[arg(long, value_name = "FILE.fst", required_unless_present = "png")]
+    /// File to write, in FST format; by default beside the picture, or named after the case, as basic-decode.fst
+    #[arg(long, value_name = "FILE.fst")]
     out: Option<PathBuf>,
     /// Draw a picture of it too, grouped as `cargo xtask wave` shows it in GTKWave; needs no display. For 4 workers
     #[arg(long, value_name = "FILE.png", conflicts_with = "workers")]
@@ -30,6 +30,20 @@ pub struct Args {
     /// Workers of the RTL
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
     workers: u32,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// The file of a recording for which none was named.
+#[cfg(feature = "cosim")]
+fn file_of(args: &Args) -> Result<PathBuf, Failure> {
+    #[cfg(feature = "lm")]
+    if let Some(model) = &args.model {
+        let name = std::path::Path::new(model).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        return Ok(format!("{name}-token.fst").into());
+    }
+    Ok(format!("{}.fst", super::cosim::title(super::cosim::named(&args.case)?).replace(' ', "-")).into())
 }
 
 /// Runs the case. One that fails is recorded up to the failure.
@@ -38,6 +52,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     use doorbell_cosim::Wave;
 
     use super::cosim::{Run, named, title};
+    use crate::busy::Busy;
     use crate::failure::DIFFERENT;
     use crate::output::{self, Output, Recording};
 
@@ -45,7 +60,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let out = match (&args.out, &args.png) {
         (Some(out), _) => out.clone(),
         (None, Some(png)) => png.with_extension("fst"),
-        (None, None) => return Err(Failure::input("give --out FILE.fst or --png FILE.png")),
+        (None, None) => file_of(&args)?,
     };
     if args.png.as_ref() == Some(&out) {
         return Err(Failure::input("--out and --png are the same file; give two"));
@@ -61,13 +76,22 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let case = case.clone();
     let case = named(&case)?;
     let recording = Recording::open(&out)?;
-    let Run { outcome, cycles } =
-        Run::of(case, workers, None, Some(Wave { path: recording.path().to_owned(), window: None }))?;
+    let Run { outcome, cycles } = Busy::during("recording", || {
+        Run::of(case, workers, None, Some(Wave { path: recording.path().to_owned(), window: None }))
+    })?;
     // How the case went is told whatever becomes of its waveform and picture.
     let recorded = recording
         .finish()
         .and_then(|()| draw(include_str!("../../../tb/wave/descriptor.gtkw"), &out, png, &args));
-    let (out, name) = (out.display(), title(case));
+    let (file, out, name) = (&out, out.display(), title(case));
+    if args.json {
+        let problem = outcome.as_ref().err().map(ToString::to_string);
+        recorded?;
+        output::print_raw(&output::json(&serde_json::json!({
+            "case": name, "waveform": file, "picture": args.png, "cycles": cycles, "passed": problem.is_none(), "problem": problem,
+        })))?;
+        return Ok(if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) });
+    }
     match outcome {
         Ok(()) => {
             recorded?;

@@ -32,7 +32,7 @@ pub fn run(model: &str, as_json: bool) -> Result<(), Failure> {
         return output::print_raw(&output::json(&value));
     }
     let licence =
-        if about.licence.is_empty() { "not told".to_owned() } else { output::plain(&about.licence) };
+        if about.licence.is_empty() { "not in the file".to_owned() } else { output::plain(&about.licence) };
     let million = |macs: u64| macs as f64 / 1e6;
     output::print(&format!(
         "name        {}\nlicence     {licence}\nimage       {} bytes, check {:08x}\n\

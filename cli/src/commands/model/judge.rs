@@ -23,7 +23,7 @@ pub struct Args {
     /// Tokens in all
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     tokens: usize,
-    /// Texts, one behind the other; by default the contract, the architecture and the licence in this program
+    /// Texts, one after the other; by default the contract, the architecture and the licence in this program
     #[arg(value_name = "TEXT")]
     texts: Vec<PathBuf>,
     /// Tokens that a position sees at most: the text is cut into sequences of so many

@@ -199,13 +199,13 @@ pub struct Args {
     #[arg(long, value_name = "HOW", default_value = "poll", conflicts_with = "strict")]
     wait: Wait,
     /// With --wait sleep, what interrupts besides errors and ends of groups: so many completions, 0 for no number of them, and
-    /// behind a colon the ticks after which the first one does, as 8:1000; by default each completion
+    /// after a colon the ticks after which the first one does, as 8:1000; by default each completion
     #[arg(long, value_name = "COUNT[:TICKS]", value_parser = coalescing)]
     coalesce: Option<(u32, u32)>,
     /// Slots of the queues, a power of two
     #[arg(long, value_name = "SLOTS", default_value_t = 1024)]
     depth: u32,
-    /// Store trajectories in the log in this directory, behind those that it has; without it they are counted only
+    /// Store trajectories in the log in this directory, after those that it has; without it they are counted only
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
     /// Count a trajectory as stored once the system has it, instead of once the disk has it
@@ -249,7 +249,7 @@ fn coalescing(text: &str) -> Result<(u32, u32), String> {
     let (count, time) = text.split_once(':').unwrap_or((text, "0"));
     let count = count.parse().ok().filter(|&count| count <= 0xFFFF);
     let count = count.ok_or("expected a number of completions, at most 65535, as 8 or 8:1000")?;
-    let time = time.parse().map_err(|_| "expected ticks behind the colon, as 8:1000".to_owned())?;
+    let time = time.parse().map_err(|_| "expected ticks after the colon, as 8:1000".to_owned())?;
     Ok((count, time))
 }
 

@@ -289,11 +289,15 @@ impl Report<'_> {
     fn blocks(&self) -> String {
         let PrefixCounts { arena, evicted, found, .. } = self.kv;
         format!(
-            "KV blocks: {} handed out, {} without sharing: {} saved ({found} found in other prompts, {evicted} evicted, \
+            "KV blocks: {} handed out, {} without sharing: {} ({found} found in other prompts, {evicted} evicted, \
              at most {} of {} in use)",
             arena.acquired,
             self.alone,
-            percent(self.saved()),
+            match arena.acquired.checked_sub(self.alone) {
+                None | Some(0) => format!("{} saved", percent(self.saved())),
+                // A group's first block that is not whole is copied for each member, and a prompt that comes again late is made again.
+                Some(more) => format!("{more} more, as sharing cost more copies than it saved"),
+            },
             arena.peak,
             arena.capacity,
         )

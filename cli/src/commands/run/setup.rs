@@ -27,6 +27,7 @@ use super::inject::Faulty;
 use super::language::{self, Checked, Models, Publishing, Verdict};
 use super::reward::{self, Who};
 use super::{Args, Wait};
+use crate::busy::Busy;
 use crate::failure::Failure;
 use crate::output::{self, Output};
 use doorbell_devices::{Gpus, Kind, Memory, Opened, Settings};
@@ -77,9 +78,11 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
     if let Some(models) = &models {
         settings.queue = models.regions(&options, kv.blocks, settings.queue);
     }
+    // A GPU's kernels may have to be compiled first.
+    let opening = format!("opening {kind}");
     let Opened { device, rewards: beside } = match args.reward_queue {
-        true => kind.open_with_rewards(&settings)?,
-        false => kind.open(&settings)?.into(),
+        true => Busy::during(opening, || kind.open_with_rewards(&settings))?,
+        false => Busy::during(opening, || kind.open(&settings))?.into(),
     };
     let regions = device.token_regions();
     let longest = options.max_output_tokens;

@@ -26,6 +26,9 @@ pub struct Args {
     /// Print what there is to see now, once, as plain text; rates are averages since the run began
     #[arg(long)]
     once: bool,
+    /// Print what the run serves, once, as JSON
+    #[arg(long, conflicts_with = "once")]
+    json: bool,
     /// Time between two looks, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     interval: u64,
@@ -34,13 +37,15 @@ pub struct Args {
 /// Watches until the user quits.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let endpoint = Endpoint::new(&args.address);
+    if args.json {
+        let status =
+            endpoint.ask().and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
+        let status = status.map_err(|reason| absent(&args.address, &reason))?;
+        output::print_raw(&output::json(&status))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     // Before anything is drawn, so that a run that is not there is told as an error.
-    let first = endpoint.fetch().map_err(|reason| {
-        Failure::unavailable(format!(
-            "no run at {}: {reason}; give the address that the run serves its metrics at",
-            args.address
-        ))
-    })?;
+    let first = endpoint.fetch().map_err(|reason| absent(&args.address, &reason))?;
     let mut view = View::new(&args.address, first);
     if args.once {
         output::print(&view.text(WIDTH))?;
@@ -52,6 +57,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let restored = ratatui::try_restore();
     result.and(restored).map_err(failed)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn absent(address: &str, reason: &str) -> Failure {
+    Failure::unavailable(format!(
+        "no run at {address}: {reason}; give the address that the run serves its metrics at"
+    ))
 }
 
 fn watch(
@@ -97,10 +108,15 @@ impl Endpoint {
         Self { agent: config.into(), url: format!("http://{address}/status.json") }
     }
 
+    /// What it answers.
+    fn ask(&self) -> Result<String, String> {
+        let mut answer = self.agent.get(&self.url).call().map_err(|error| error.to_string())?;
+        answer.body_mut().read_to_string().map_err(|error| error.to_string())
+    }
+
     /// The run as it is now, or why that cannot be told.
     fn fetch(&self) -> Result<Status, String> {
-        let mut answer = self.agent.get(&self.url).call().map_err(|error| error.to_string())?;
-        let text = answer.body_mut().read_to_string().map_err(|error| error.to_string())?;
+        let text = self.ask()?;
         serde_json::from_str(&text).map_err(|error| format!("not the status of a run: {error}"))
     }
 }
