@@ -237,6 +237,8 @@ impl Nvcc {
         }
         let directories = INCLUDES.map(|directory| root.join(directory));
         let mut sources: Vec<_> = directories.iter().flat_map(|directory| children(directory, "")).collect();
+        let folders: Vec<_> = sources.iter().filter(|path| path.is_dir()).cloned().collect();
+        sources.extend(folders.iter().flat_map(|folder| children(folder, "")));
         let of_kernels = |file: &PathBuf| {
             file.extension().is_some_and(|extension| SOURCES.iter().any(|known| extension == *known))
         };

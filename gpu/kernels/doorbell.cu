@@ -1,6 +1,6 @@
 // The persistent kernel: the first blocks of the grid are front ends, one per queue pair, and the warps of the others
 // are workers, which take rollouts of engine 0 of every queue; with engine 1 the last blocks run rollouts of it.
-#include "front_end.cuh"
+#include "front_end/block.cuh"
 #include "language_probes.cuh"
 #include "language_worker.cuh"
 #include "probes.cuh"

@@ -5,6 +5,7 @@
 #define DOORBELL_LANGUAGE_CUH
 
 #include "language_gemma.cuh"
+#include "language_prefill.cuh"
 
 namespace language {
 
@@ -65,10 +66,35 @@ class Block : Frame<Team> {
     return sampling.truncates() || sampling.is_given() ? sample_kept() : sample();
   }
 
+  // Bytes of device memory that `prefill` needs beside the cache, a multiple of 64; 0 if this model's prompts go step by step.
+  static __device__ __forceinline__ uint64_t scratch() { return ChunkLayout::scratch_of<Team>(Block().shared_.shape); }
+
+  // Takes a chunk of a prompt, of whose positions none is sampled: language_prefill.cuh. `local` are all keys and values of the sequence. Scratch begins
+  // at a multiple of 64.
+  template <typename Token>
+  static __device__ __noinline__ void prefill(const Chunk& chunk, char* local, Token token) {
+    if constexpr (Team::kTeams == 1) Prefill<Team>::run(chunk, local, token);
+  }
+
+  // Behind `prefill`, before the next: the log-probability of the token that is given at the position behind the chunk's position `column`.
+  static __device__ __noinline__ Sampled score(const Chunk& chunk, uint32_t column, const Sampling& sampling) {
+    if constexpr (Team::kTeams != 1) return Sampled{0, 0};
+    Block team;
+    Shared<Team>& shared = team.shared_;
+    const uint32_t width = shared.shape.width;
+    if (Team::thread() == 0) shared.step = Step{Cache{nullptr, nullptr}, nullptr, 0, chunk.position + column, sampling};
+    team.copy(team.template at<char>(shared.layout.gain), shared.image + shared.last_gain.offset, 2 * width);
+    const int32_t* const x = reinterpret_cast<const int32_t*>(chunk.scratch) + width * column;
+    for (uint32_t channel = team.thread_; channel < width; channel += kThreads) team.template at<int32_t>(shared.layout.x)[channel] = x[channel];
+    stream::wait_for_copies();
+    Team::sync();
+    return sample_kept();
+  }
+
  private:
   using Base = Frame<Team>;
   using Base::all_seen, Base::activate, Base::activate_plain, Base::copy, Base::end, Base::entries, Base::kThreads, Base::kWarps,
-      Base::lane_, Base::matrix, Base::put, Base::see, Base::shared_, Base::stretches, Base::tables, Base::thread_, Base::vector, Base::warp_;
+      Base::lane_, Base::matrix, Base::put, Base::see, Base::shared_, Base::stretches, Base::swish, Base::tables, Base::thread_, Base::vector, Base::warp_;
 
   template <typename T>
   __device__ __forceinline__ T* at(uint32_t offset) const {
@@ -124,13 +150,6 @@ class Block : Frame<Team> {
     const int32_t shift =
         activate(shape.width, seen.magnitudes, [&](uint32_t channel) { return static_cast<int64>(x[channel]) * gain[channel]; });
     return Activation{root.inverse, gain_exponent - kFraction - 36 + root.up / 2 + shift};
-  }
-
-  __device__ __forceinline__ int32_t swish(int32_t value) const {
-    const int64 moved = clamp(static_cast<int64>(value) + (16 << kFraction), 0, (32 << kFraction) - 1);
-    const uint32_t place = static_cast<uint32_t>(moved) >> 9;
-    const int32_t part = static_cast<int32_t>(moved) & 511, low = tables().sigmoid[place], high = tables().sigmoid[place + 1];
-    return clamp(round_shift(static_cast<int64>(value) * (low + (((high - low) * part + 256) >> 9)), 15));
   }
 
   // The phases of a step. Each ends with a barrier of the team. They are functions of their own, so that no register of one is held in another.

@@ -142,7 +142,7 @@ class Frame {
   }
 
   // Starts to copy; `bytes` is a multiple of 16.
-  __device__ __forceinline__ void copy(void* to, const char* from, uint32_t bytes) {
+  __device__ __forceinline__ void copy(void* to, const char* from, uint32_t bytes) const {
     through(16 * thread_, bytes, 16 * kThreads, [&](uint32_t k) { stream::copy(static_cast<char*>(to) + k, from + k); });
   }
 
@@ -232,6 +232,14 @@ class Frame {
       keep(shared_.step.cache.local + shape.kv_block() * (position / kBlock) + half, width, slot, scratch, scale, lane_);
       if (stored_to != nullptr) keep_sys(stored_to + half, width, slot, scratch, scale, lane_);
     }
+  }
+
+  // value * sigmoid(value), of numbers with 10 fraction bits.
+  __device__ __forceinline__ int32_t swish(int32_t value) const {
+    const int64 moved = clamp(static_cast<int64>(value) + (16 << kFraction), 0, (32 << kFraction) - 1);
+    const uint32_t place = static_cast<uint32_t>(moved) >> 9;
+    const int32_t part = static_cast<int32_t>(moved) & 511, low = tables().sigmoid[place], high = tables().sigmoid[place + 1];
+    return clamp(round_shift(static_cast<int64>(value) * (low + (((high - low) * part + 256) >> 9)), 15));
   }
 
   // What matrices are multiplied with.

@@ -99,6 +99,20 @@ __device__ __forceinline__ int32_t dot(uint32_t a, uint32_t b, int32_t sum) {
   return __dp4a(static_cast<int32_t>(a), static_cast<int32_t>(b), sum);
 }
 
+// 16 rows by 32 channels times 32 channels by 8 columns, of bytes with a sign; all lanes call it, with what PTX calls the fragments of
+// mma.m16n8k32: of rows lane / 4 and 8 behind it four channels each, twice, and the same of a column. The rows' bytes have no sign in the second.
+__device__ __forceinline__ void multiply_tile(int32_t (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+      : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(0));
+}
+
+__device__ __forceinline__ void multiply_unsigned_tile(int32_t (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+      : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(0));
+}
+
 }  // namespace stream
 
 #endif

@@ -11,7 +11,8 @@ struct LanguageProbe {
   char* stored;           // likewise, in host memory; or null
   const uint32_t* prompt; // the same for each rollout
   language::Sampled* sampled;  // `steps` for each rollout
-  uint64_t cache_bytes;
+  char* scratch;          // `scratch_bytes` for each rollout; or null: then the prompt goes step by step
+  uint64_t cache_bytes, scratch_bytes;
   uint32_t length, steps;
   uint32_t sharpness, seed, rollout;  // of the first; the others' count on
   uint32_t rollouts;      // a team each
@@ -19,7 +20,7 @@ struct LanguageProbe {
   uint32_t fits;          // out: 0 if the shape does not
 };
 // `LanguageArguments` of gpu/src/probes/language.rs asserts the same.
-static_assert(sizeof(LanguageProbe) == 80, "the layout of the host");
+static_assert(sizeof(LanguageProbe) == 96, "the layout of the host");
 
 namespace language {
 
@@ -37,11 +38,26 @@ __device__ __forceinline__ void run_probe(LanguageProbe* probe) {
   Block<Team>::begin(probe->image);
   Block<Team>::fall_in();
   uint32_t token = probe->prompt[0];
+  const uint64_t cache = probe->cache_bytes * number, kv_block = Shape::read(probe->image).kv_block();
+  uint32_t begin = 0;
+  if constexpr (Team::kTeams == 1) {
+    if (probe->scratch != nullptr && Block<Team>::scratch() != 0 && Block<Team>::scratch() <= probe->scratch_bytes) {
+      // All but the last token of the prompt.
+      while (begin + 1 < probe->length) {
+        const uint32_t count = min(probe->length - 1 - begin, kBlock - begin % kBlock);
+        const uint64_t block = cache + kv_block * (begin / kBlock);
+        const Chunk chunk{probe->caches + block, probe->stored == nullptr ? nullptr : probe->stored + block,
+                          probe->scratch + probe->scratch_bytes * number, begin, count};
+        Block<Team>::prefill(chunk, probe->caches + cache, [&](uint32_t k) { return probe->prompt[begin + k]; });
+        begin += count;
+      }
+      token = probe->prompt[begin];
+    }
+  }
 #pragma unroll 1
-  for (uint32_t position = 0; position + 1 < probe->length + probe->steps; position++) {
-    const uint64_t cache = probe->cache_bytes * number;
+  for (uint32_t position = begin; position + 1 < probe->length + probe->steps; position++) {
     char* stored = nullptr;
-    if (probe->stored != nullptr) stored = probe->stored + cache + Shape::read(probe->image).kv_block() * (position / kBlock);
+    if (probe->stored != nullptr) stored = probe->stored + cache + kv_block * (position / kBlock);
     const Sampled next = Block<Team>::step(Cache{probe->caches + cache, nullptr}, stored, token, position, position + 1 >= probe->length,
                                            Sampling{probe->sharpness, probe->seed, probe->rollout + number, 0, 0, 0, kNoToken});
     if (position + 1 >= probe->length) {

@@ -126,8 +126,9 @@ struct Job {
   bool begins, is_whole, steps, goes_on, gives_up;
   uint32_t token;
   uint32_t position;
+  uint32_t count;  // positions that are taken at a time, from `position` on
   uint64_t block;  // bus address of that of the position
-  uint64_t blocks[kWarp];
+  uint64_t blocks[kWarp];  // of what is brought; then of a chunk's positions the token, and the next one << 32
   Sequence sequence;
 };
 
@@ -313,6 +314,8 @@ class Worker {
       // What has wait states holds nobody else up.
       if (place.wait_states == 0) Block<Team>::fall_in();
     }
+    // Where a prompt goes by chunks, bytes of the cache that these need.
+    const uint64_t scratch = goes_on && is_prefill ? Block<Team>::scratch() : 0;
     while (goes_on) {
       uint32_t ends = 0;
       if (Team::thread() == 0) {
@@ -324,24 +327,29 @@ class Worker {
         const bool is_known = job.token < loaded.vocabulary && (!job.sequence.scores || job.sequence.sampling.given < loaded.vocabulary);
         if (job.block == kNowhere || !is_known) error = DOORBELL_ERR_BAD_SEQUENCE;
         job.steps = error == DOORBELL_ERR_NONE && !abandoned;
+        job.count = has_scratch(scratch, loaded.vocabulary) ? chunk_of(job.position) : 1;
       }
       Team::sync();
       if (!job.steps) break;
-      const Sampled sampled =
-          Block<Team>::step(with_room(loaded.vocabulary), reinterpret_cast<char*>(job.block), job.token, job.position, !is_prefill || job.sequence.scores,
-                      job.sequence.sampling);
-      made++;
-      if (DOORBELL_FAULT(SwitchesInStep) && made == 1) {
+      const bool begins = made == 0;
+      Sampled sampled{0, 0};
+      uint32_t count = 1;
+      if (Team::kTeams == 1 && job.count > 1) count = read_chunk(loaded.vocabulary);
+      if (Team::kTeams == 1 && count > 1) {
+        take_chunk(session, loaded, scratch, count);
+      } else {
+        sampled = Block<Team>::step(with_room(loaded.vocabulary), reinterpret_cast<char*>(job.block), job.token, job.position,
+                                    !is_prefill || job.sequence.scores, job.sequence.sampling);
+      }
+      made += count;
+      if (DOORBELL_FAULT(SwitchesInStep) && begins) {
         const LoadedModel& other = state.models[session.function][at.slot ^ 1];
         Block<Team>::begin(language.model(session.function, other.place(at.slot ^ 1)));
       }
       if (Team::thread() == 0) {
         if (is_prefill) {
-          if (job.sequence.scores) {
-            const uint32_t at = job.position + (DOORBELL_FAULT(ScoresEarly) ? 0 : 1);
-            const uint64_t logps = session.logp_base + (job.sequence.tokens - session.token_base);
-            order::store_relaxed_sys(reinterpret_cast<uint32_t*>(logps) + at, sampled.logp);
-          }
+          if (count == 1 && job.sequence.scores) score(session, job.position, sampled);
+          job.position += count - 1;
           job.goes_on = job.position + 1 != job.sequence.end;
         } else {
           add(place, queue, course, sampled, ends, loaded);
@@ -396,6 +404,59 @@ class Worker {
       job.token = order::load_relaxed_sys(reinterpret_cast<const uint32_t*>(place.tokens) - 1);
     }
     if (made == 0 || job.position % DOORBELL_BLOCK_TOKENS == 0) job.block = sequence.block_of(job.position);
+  }
+
+  // Puts the log-probability of the token behind a position of a PREFILL where it belongs. One thread calls it.
+  __device__ void score(const doorbell_session& session, uint32_t position, const Sampled& sampled) const {
+    const uint32_t at = position + (DOORBELL_FAULT(ScoresEarly) ? 0 : 1);
+    const uint64_t logps = session.logp_base + (job.sequence.tokens - session.token_base);
+    order::store_relaxed_sys(reinterpret_cast<uint32_t*>(logps) + at, sampled.logp);
+  }
+
+  // Positions from this one on that a PREFILL may take as a chunk: within one block, so that what is wrong with the table shows at its own position.
+  __device__ __forceinline__ uint32_t chunk_of(uint32_t position) const {
+    return min(job.sequence.end - position, kBlock - position % kBlock);
+  }
+
+  // Whether the cache has so many bytes, if not 0, behind all blocks of the sequence and ahead of its logits.
+  __device__ __forceinline__ bool has_scratch(uint64_t bytes, uint32_t vocabulary) const {
+    const uint64_t blocks = (job.sequence.end + DOORBELL_BLOCK_TOKENS - 1) / DOORBELL_BLOCK_TOKENS;
+    return bytes != 0 && blocks * job.sequence.block_bytes + bytes + job.sequence.room_of(vocabulary) <= language.cache_bytes;
+  }
+
+  // Reads the tokens of a chunk. Returns how many of its positions can be taken: those before the first with which something is wrong, which the
+  // next chunk begins with, and thus names (BAD_SEQUENCE). `prepare` has looked at the first. All threads call it.
+  __device__ uint32_t read_chunk(uint32_t vocabulary) {
+    if (Team::thread() < kWarp) {
+      const uint32_t lane = Team::thread();
+      bool good = true;
+      if (lane < job.count) {
+        const uint32_t* const token = reinterpret_cast<const uint32_t*>(job.sequence.tokens) + job.position + lane;
+        const uint32_t own = order::load_relaxed_sys(token), next = job.sequence.scores ? order::load_relaxed_sys(token + 1) : 0;
+        good = own < vocabulary && next < vocabulary;
+        job.blocks[lane] = static_cast<uint64_t>(next) << 32 | (good ? own : 0);
+      }
+      const uint32_t wrong = __ballot_sync(kEveryLane, !good);
+      if (lane == 0 && wrong != 0 && !DOORBELL_FAULT(TakesLongChunk)) job.count = max(static_cast<uint32_t>(__ffs(wrong)) - 1, 1u);
+    }
+    Team::sync();
+    return job.count;
+  }
+
+  // Takes the chunk that has been read. All threads call it.
+  __device__ void take_chunk(const doorbell_session& session, const LoadedModel& loaded, uint64_t scratch, uint32_t count) {
+    const Chunk chunk{cache.local + job.sequence.block_bytes * (job.position / kBlock), reinterpret_cast<char*>(job.block),
+                      cache.local + language.cache_bytes - job.sequence.room_of(loaded.vocabulary) - scratch, job.position, count};
+    Block<Team>::prefill(chunk, cache.local, [&](uint32_t k) { return static_cast<uint32_t>(job.blocks[k]); });
+    if (!job.sequence.scores) return;
+#pragma unroll 1
+    for (uint32_t k = 0; k < count; k++) {
+      Sampling sampling = job.sequence.sampling;
+      sampling.given = static_cast<uint32_t>(job.blocks[k] >> 32);
+      const Sampled sampled = Block<Team>::score(chunk, k, sampling);
+      if (Team::thread() == 0) score(session, job.position + k, sampled);
+      Team::sync();
+    }
   }
 
   // Adds a token, and decides whether the DECODE ends with it. One thread calls it.

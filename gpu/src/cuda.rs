@@ -91,6 +91,9 @@ impl LanguageMemory {
     /// Room for models up to which a warp runs a rollout, and not a block.
     pub const SMALL: u64 = 8 << 20;
 
+    /// Device memory beside the longest sequence, in which a block takes prompts by chunks: enough for SmolLM2's shape, and for those of up to twice its widths.
+    const SCRATCH: u64 = 1 << 20;
+
     /// Whether models are small: then each warp runs a rollout of its own, and a shape has to fit its part of the shared memory.
     pub const fn is_small(self) -> bool {
         self.model_bytes <= Self::SMALL
@@ -121,7 +124,11 @@ impl LanguageMemory {
     fn within(self, free: u64, rollouts: u32) -> Self {
         let lines = |bytes: u64| bytes.next_multiple_of(64);
         let most = free / 2 / u64::from(rollouts.max(1)) / 64 * 64;
-        Self { model_bytes: lines(self.model_bytes), cache_bytes: lines(self.cache_bytes).min(most) }
+        let scratch = if self.is_small() { 0 } else { Self::SCRATCH };
+        Self {
+            model_bytes: lines(self.model_bytes),
+            cache_bytes: (lines(self.cache_bytes) + scratch).min(most),
+        }
     }
 }
 
@@ -635,6 +642,9 @@ mod tests {
             cut.contains("174720 bytes") && cut.contains("not 1048576") && cut.contains("BAD_SEQUENCE"),
             "{cut}"
         );
+        // Blocks have room beside the sequence in which they take prompts by chunks.
+        let large = LanguageMemory { model_bytes: LanguageMemory::SMALL + 1, ..memory };
+        assert_eq!(large.within(1 << 30, 100).cache_bytes, (1 << 20) + LanguageMemory::SCRATCH);
         assert!(memory.named(16, 3).contains("three models of 65 bytes for each of 16 queue pairs"));
         assert_eq!(memory.within(1 << 30, 100), LanguageMemory { model_bytes: 128, cache_bytes: 1 << 20 });
         assert_eq!(memory.within(1 << 20, 3), LanguageMemory { model_bytes: 128, cache_bytes: 174_720 });

@@ -138,7 +138,7 @@ struct Facts {
     blocking: bool,
 }
 
-/// Bytes of shared memory of a front end, without which there is no device: `kFrontEndBytes`, gpu/kernels/front_end.cuh.
+/// Bytes of shared memory of a front end, without which there is no device: `kFrontEndBytes`, gpu/kernels/front_end/state.cuh.
 const FRONT_END_BYTES: u32 = 153_760;
 /// Bytes of shared memory of a block of engine 1, at most: `kMostShared`, gpu/kernels/language_model.cuh, and `kMostJobs`,
 /// gpu/kernels/language_worker.cuh.
@@ -300,7 +300,7 @@ mod tests {
     /// What is asked of a GPU before there is a kernel on it is what the kernels' text holds itself to.
     #[test]
     fn shared_memory_is_that_of_the_kernels() {
-        let front_end = include_str!("../kernels/front_end.cuh");
+        let front_end = include_str!("../kernels/front_end/state.cuh");
         assert!(front_end.contains(&format!("constexpr uint32_t kFrontEndBytes = {FRONT_END_BYTES};")));
         let (model, worker) =
             (include_str!("../kernels/language_model.cuh"), include_str!("../kernels/language_worker.cuh"));

@@ -20,7 +20,9 @@ mod wire;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{Counter, DescFlags, ErrorCode, HwCompletion, PolicyMode, Register, Status};
+use doorbell_contract::{
+    Counter, DescFlags, ErrorCode, HwCompletion, HwDesc, HwSequence, PolicyMode, Register, Status,
+};
 use doorbell_gpu::{GpuDevice, GpuOptions, LanguageMemory};
 use doorbell_gpu_cpu::{CpuKernel, Options};
 use doorbell_host::{Device as _, Division, Driver, Platform, Ports, QueueConfig};
@@ -59,7 +61,7 @@ fn fault() -> Option<&'static str> {
 }
 
 /// Mistakes planted in engine 1, and a test that has to notice each.
-const FAULTS: [(&str, &str); 20] = [
+const FAULTS: [(&str, &str); 22] = [
     ("ChangesTable", "rollouts::r06_"),
     ("DropsBin", "rollouts::r06_"),
     ("DropsLowestBin", "extremes::r06_the_third_bin"),
@@ -80,6 +82,8 @@ const FAULTS: [(&str, &str); 20] = [
     ("KeepsOneMore", "wire::r06_truncated"),
     ("ScoresEarly", "wire::r27_a_prefill_scores"),
     ("LeavesFunction", "r19_no_model_is_loaded_over_one"),
+    ("SwapsColumns", "rollouts::r27_members_share_a_prefix"),
+    ("TakesLongChunk", "refusals::r26_a_token_beyond_the_vocabulary"),
 ];
 
 /// Each in a process of its own, as what it breaks may not end.
@@ -89,8 +93,9 @@ fn what_is_planted_is_noticed() {
         return;
     }
     for (fault, test) in FAULTS {
-        // Rows that are lost are those of blocks, whose weights pass through shared memory.
-        let team = if fault == "LosesRow" { "block" } else { "warp" };
+        // Rows that are lost are those of blocks, whose weights pass through shared memory; and blocks alone take chunks.
+        let team =
+            if ["LosesRow", "SwapsColumns", "TakesLongChunk"].contains(&fault) { "block" } else { "warp" };
         let run =
             others(test).env("DOORBELL_FAULT", fault).env("DOORBELL_LANGUAGE_TEAM", team).output().unwrap();
         assert!(!run.status.success(), "{fault} is not noticed by {test}");
@@ -110,7 +115,16 @@ fn others(tests: &str) -> std::process::Command {
 /// What warps make of small models, blocks make too: they run those that are larger.
 #[rstest::rstest]
 fn r06_blocks_run_rollouts_as_warps_do(
-    #[values("gemma::", "rollouts::r06_", "rollouts::r27_", "rollouts_that_wait", "versions::")] tests: &str,
+    #[values(
+        "gemma::",
+        "rollouts::r06_",
+        "refusals::r26_a_token",
+        "rollouts::r27_",
+        "rollouts_that_wait",
+        "versions::",
+        "wire::r27_"
+    )]
+    tests: &str,
 ) {
     if fault().is_some() || by_blocks() {
         return;
@@ -242,4 +256,69 @@ fn a_session_ends_while_rollouts_wait_for_their_turns() {
     let start = Instant::now();
     drop(host);
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+/// A prompt of SmolLM2's shape with hashed weights, through driver and queue: by chunks, and step by step where the cache has no room beside the sequence. Keys,
+/// values and log-probabilities are the same.
+#[test]
+#[ignore = "a measurement on a GPU: DOORBELL_LANGUAGE=gpu"]
+fn prompt_tokens_a_second_through_a_queue() {
+    if !is_gpu() {
+        return println!("skipped: DOORBELL_LANGUAGE is not gpu");
+    }
+    const LENGTH: usize = 2000;
+    // Where the prompt's tokens are, behind the POLICY's.
+    const TOKENS: u64 = 4096;
+    let mut image = doorbell_lm::micro();
+    image.model = doorbell_lm::hashed(doorbell_lm::Shape::SMOLLM2);
+    let shape = image.model.shape;
+    let published = doorbell_npu::Published::new(image.to_bytes(), &[]).unwrap();
+    let mut draws = host::Draws(1);
+    let prompt: Vec<u32> = (0..LENGTH).map(|_| draws.below(49_152)).collect();
+    let blocks = LENGTH.div_ceil(32) as u64;
+    let table: Vec<u32> = (0..blocks as u32).collect();
+    let block = 2 * (shape.layers * shape.kv_heads * (64 + 32 * shape.head_width)) as u64;
+    let config = QueueConfig {
+        model_bytes: published.memory.len().next_multiple_of(4096) as u64,
+        arena_bytes: [blocks * block, 0, 0, 0],
+        ..host::config()
+    };
+    let mut found = vec![];
+    // What the device adds to each cache.
+    for (name, less) in [("by chunks of 32", 0), ("step by step", 1 << 20)] {
+        let memory = LanguageMemory { model_bytes: config.model_bytes, cache_bytes: blocks * block - less };
+        let bytes = config.shared_bytes().unwrap();
+        let options = GpuOptions { bytes, language: Some(memory), ..GpuOptions::default() };
+        let mut driver = Driver::new(doorbell_gpu::open(options).unwrap(), config.clone()).unwrap();
+        let regions = driver.language_regions().remove(0);
+        let run = |driver: &mut Driver<Device>, desc: HwDesc| {
+            let mut end = [HwCompletion::default(); 1];
+            let start = Instant::now();
+            assert_eq!(driver.submit(&[desc]).unwrap(), 1);
+            while driver.poll(&mut end).unwrap() == 0 {}
+            assert_eq!((end[0].status, end[0].error), (Status::Done as u8, 0), "{name}");
+            start.elapsed().as_secs_f64()
+        };
+        regions.model.write(0, &published.memory).unwrap();
+        let tokens = driver.token_regions().remove(0);
+        tokens.write(0, &doorbell_host::language::language_policy(1, &published.at(0))).unwrap();
+        run(&mut driver, HwDesc { model_id: 1, ..HwDesc::policy(1, PolicyMode::Wait) }.with_delta_offset(0));
+        tokens.write(TOKENS, &prompt).unwrap();
+        let record = HwSequence { sharpness: 1_512_775, prompt: TOKENS, ..HwSequence::default() };
+        regions.place_sequence(0, record, &table).unwrap();
+        for scored in [false, true] {
+            let desc = HwDesc { model_id: 1, ..HwDesc::open_group(7, LENGTH as u32, 0) }.with_version(1);
+            let flags = if scored { DescFlags::LOGP } else { DescFlags::empty() };
+            let seconds = run(&mut driver, desc.with_flags(flags));
+            let mut kept = vec![0; (blocks * block) as usize];
+            regions.arenas[0].read(0, &mut kept).unwrap();
+            let what = if scored { "scored prompt" } else { "prompt" };
+            println!("{what} of {LENGTH}, {name}: {:.1} tokens/s through a queue", LENGTH as f64 / seconds);
+            let mut logps = vec![0_u32; LENGTH];
+            driver.logp_regions()[0].read(TOKENS, &mut logps).unwrap();
+            found.push((scored, kept, logps));
+        }
+    }
+    assert!(found[0] == found[2] && found[1] == found[3], "keys, values or log-probabilities differ");
+    assert_ne!(found[0].2, found[1].2, "what is scored is written");
 }

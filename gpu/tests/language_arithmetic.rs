@@ -5,7 +5,7 @@
 //!     cargo test --release -p doorbell-gpu --test language_arithmetic -- --ignored --nocapture   # tokens a second of a GPU
 //!
 //! The second takes `DOORBELL_LANGUAGE_MODEL` (a file of an image; default: SmolLM2's shape with hashed weights),
-//! `DOORBELL_LANGUAGE_BLOCKS` (default 1,131) and `DOORBELL_LANGUAGE_STEPS` (default 128).
+//! `DOORBELL_LANGUAGE_BLOCKS` (default 1,131) and `DOORBELL_LANGUAGE_STEPS` (default 128). `prompt_tokens_a_second_of_a_gpu` is its counterpart for prompts.
 
 use doorbell_gpu::LanguageMemory;
 use doorbell_gpu::probes::{LanguageRun, LanguageTask, Probes};
@@ -232,6 +232,10 @@ fn cache_bytes(shape: &Shape, positions: usize) -> usize {
     positions.div_ceil(BLOCK) * 2 * shape.kv_layers() * shape.kv_heads * half(shape)
 }
 
+/// Device memory with which a block takes a prompt by chunks: enough for all shapes here.
+const SCRATCH: usize = 1 << 20;
+
+/// The prompt step by step, and by chunks.
 fn check(device: &Device, bytes: &[u8], model: &Model, case: &Case) {
     let cache_bytes = cache_bytes(&model.shape, case.prompt.len() + case.steps as usize);
     let task = LanguageTask {
@@ -245,8 +249,15 @@ fn check(device: &Device, bytes: &[u8], model: &Model, case: &Case) {
         seed: case.seed,
         rollout: case.rollout,
         stored: true,
+        scratch_bytes: 0,
     };
-    let found = device.run(&task);
+    check_task(device, &task, model, case);
+    check_task(device, &LanguageTask { scratch_bytes: SCRATCH, ..task }, model, case);
+}
+
+fn check_task(device: &Device, task: &LanguageTask<'_>, model: &Model, case: &Case) {
+    let cache_bytes = task.cache_bytes;
+    let found = device.run(task);
     let expected = expected(model, case, cache_bytes);
     let name = match device {
         Device::Cpu(_) => "CPU",
@@ -480,6 +491,7 @@ fn tokens_a_second_of_a_gpu() {
             seed: 1,
             rollout: 0,
             stored: true,
+            scratch_bytes: 0,
         };
         probes.language(&LanguageTask { steps: 1, ..task }).unwrap();
         let run = probes.language(&task).unwrap();
@@ -495,6 +507,51 @@ fn tokens_a_second_of_a_gpu() {
             read.0,
             read.1,
             100.0 * ran.0 / read.0
+        );
+    }
+}
+
+/// Prompts of `DOORBELL_LANGUAGE_PROMPT` tokens (default 250, 1,000, 2,000), step by step and by chunks, whose keys, values and first token are the same.
+#[test]
+#[ignore = "a measurement"]
+fn prompt_tokens_a_second_of_a_gpu() {
+    let probes = match Probes::open(0) {
+        Ok(probes) => probes,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let large = large();
+    let bytes = large.to_bytes();
+    let shape = &large.model.shape;
+    println!("{}", probes.describe().unwrap());
+    let lengths = std::env::var("DOORBELL_LANGUAGE_PROMPT").unwrap_or("250,1000,2000".to_owned());
+    for length in lengths.split(',').map(|length| length.parse::<usize>().unwrap()) {
+        let prompt = case(&mut Random(seed()), shape, length, 1).prompt;
+        let task = LanguageTask {
+            image: &bytes,
+            prompt: &prompt,
+            steps: 1,
+            blocks: 1,
+            small: false,
+            cache_bytes: cache_bytes(shape, length + 1),
+            sharpness: Sharpness::ONE.0,
+            seed: 1,
+            rollout: 0,
+            stored: true,
+            scratch_bytes: 0,
+        };
+        let by_chunks = LanguageTask { scratch_bytes: SCRATCH, ..task };
+        probes.language(&by_chunks).unwrap();
+        let (steps, chunks) = (probes.language(&task).unwrap(), probes.language(&by_chunks).unwrap());
+        assert!(
+            steps.caches == chunks.caches && steps.stored == chunks.stored,
+            "{length}: keys and values differ"
+        );
+        assert_eq!(steps.sampled, chunks.sampled);
+        let rate = |run: &LanguageRun| length as f64 / run.elapsed.as_secs_f64();
+        println!(
+            "prompt of {length:>5}: {:>8.1} tokens/s step by step, {:>8.1} by chunks of 32",
+            rate(&steps),
+            rate(&chunks)
         );
     }
 }

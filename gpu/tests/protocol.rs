@@ -3,7 +3,7 @@
 //!
 //! Between the kernel's own warps its text speaks for itself (`tests/kernel.rs`). Here is what that cannot show: the
 //! host's half of an order, which a CPU that keeps its stores and loads in order never breaks. The models repeat the steps
-//! of `kernels/front_end.cuh`, `host/src/queue.rs` and `src/mailbox.rs` on as few slots and threads as show the handover.
+//! of `kernels/front_end/`, `host/src/queue.rs` and `src/mailbox.rs` on as few slots and threads as show the handover.
 
 use loom::cell::Cell;
 use loom::model::Builder;

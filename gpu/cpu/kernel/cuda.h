@@ -40,6 +40,12 @@ inline ulonglong2 make_ulonglong2(uint64_t x, uint64_t y) { return ulonglong2{x,
 
 inline uint32_t __popc(uint32_t x) { return __builtin_popcount(x); }
 inline uint32_t __ffs(uint32_t x) { return __builtin_ffs(static_cast<int>(x)); }
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t which) {
+  const uint64_t all = static_cast<uint64_t>(high) << 32 | low;
+  uint32_t bytes = 0;
+  for (uint32_t k = 0; k < 4; k++) bytes |= static_cast<uint32_t>(all >> 8 * (which >> 4 * k & 7) & 0xFF) << 8 * k;
+  return bytes;
+}
 inline uint32_t __clz(uint32_t x) { return x == 0 ? 32 : __builtin_clz(x); }
 inline uint32_t __clzll(uint64_t x) { return x == 0 ? 64 : __builtin_clzll(x); }
 inline double __dsqrt_rn(double x) { return std::sqrt(x); }

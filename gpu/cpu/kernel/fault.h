@@ -63,7 +63,9 @@
   fault(SwapsStreams)      /* engine 1: the coefficients of the streams are taken by columns, not by rows */   \
   fault(AddsToFirst)       /* engine 1: the embedding by layer is added to the first stream too */             \
   fault(KeepsOneMore)      /* engine 1: a truncated draw keeps tokens that are a little less likely, too */    \
-  fault(ScoresEarly)       /* engine 1: the log-probability of a given token is written one place before */
+  fault(ScoresEarly)       /* engine 1: the log-probability of a given token is written one place before */ \
+  fault(SwapsColumns)      /* engine 1: two positions of a chunk of a prompt have each other's shifts */       \
+  fault(TakesLongChunk)    /* engine 1: a chunk of a prompt goes on behind a token that is none */
 
 namespace cpu {
 

@@ -50,6 +50,37 @@ inline int32_t dot(uint32_t a, uint32_t b, int32_t sum) {
   return sum;
 }
 
+// Of the warp's lanes, by warp and lane.
+struct Fragments {
+  uint32_t a[4], b[2];
+};
+template <typename Row>
+inline void multiply_tile_of(int32_t (&sums)[4], const Fragments& own) {
+  // The block's, which is a thread: each lane leaves its own, and nobody leaves before all have read.
+  thread_local Fragments of[32][32];
+  const uint32_t lane = threadIdx.x % 32;
+  Fragments* const warp = of[threadIdx.x / 32];
+  warp[lane] = own;
+  __syncwarp();
+  for (uint32_t k = 0; k < 4; k++) {
+    const uint32_t row = lane / 4, column = 2 * (lane % 4) + k % 2;
+    sums[k] = 0;
+    for (uint32_t channel = 0; channel < 32; channel++) {
+      const Fragments& rows = warp[4 * row + channel % 16 / 4];
+      const Fragments& columns = warp[4 * column + channel % 16 / 4];
+      const uint32_t by = channel % 4 * 8;
+      sums[k] += static_cast<Row>(rows.a[2 * (channel / 16) + k / 2] >> by) * static_cast<int8_t>(columns.b[channel / 16] >> by);
+    }
+  }
+  __syncwarp();
+}
+inline void multiply_tile(int32_t (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  multiply_tile_of<int8_t>(sums, Fragments{{a0, a1, a2, a3}, {b0, b1}});
+}
+inline void multiply_unsigned_tile(int32_t (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  multiply_tile_of<uint8_t>(sums, Fragments{{a0, a1, a2, a3}, {b0, b1}});
+}
+
 }  // namespace stream
 
 #endif

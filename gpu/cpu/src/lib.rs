@@ -282,6 +282,8 @@ pub fn language(task: &LanguageTask<'_>, options: &Options) -> Result<LanguageRu
     arguments.stored = if task.stored { stored.bus_address() } else { 0 };
     arguments.prompt = prompt.bus_address();
     arguments.sampled = sampled.bus_address();
+    let scratch = placed(&vec![0xA5; task.scratch()])?;
+    arguments.scratch = if task.scratch_bytes == 0 { 0 } else { scratch.bus_address() };
     let probe = placed(&arguments.to_bytes())?;
     let raw = RawOptions {
         queues: 0,

@@ -42,6 +42,8 @@ pub struct LanguageTask<'t> {
     pub rollout: u32,
     /// Whether keys and values are written into host memory as well.
     pub stored: bool,
+    /// Bytes of device memory of each rollout with which a block takes its prompt by chunks; 0: step by step.
+    pub scratch_bytes: usize,
 }
 
 /// What came of it.
@@ -71,7 +73,10 @@ pub struct LanguageArguments {
     pub prompt: u64,
     /// Likewise.
     pub sampled: u64,
+    /// Likewise; 0: none.
+    pub scratch: u64,
     cache_bytes: u64,
+    scratch_bytes: u64,
     length: u32,
     steps: u32,
     sharpness: u32,
@@ -84,16 +89,17 @@ pub struct LanguageArguments {
 }
 
 // The layout of the kernel, which asserts the size.
-const_assert_eq!(size_of::<LanguageArguments>(), 80);
-const_assert_eq!(offset_of!(LanguageArguments, cache_bytes), 40);
-const_assert_eq!(offset_of!(LanguageArguments, length), 48);
-const_assert_eq!(offset_of!(LanguageArguments, fits), 76);
+const_assert_eq!(size_of::<LanguageArguments>(), 96);
+const_assert_eq!(offset_of!(LanguageArguments, cache_bytes), 48);
+const_assert_eq!(offset_of!(LanguageArguments, length), 64);
+const_assert_eq!(offset_of!(LanguageArguments, fits), 92);
 
 impl LanguageTask<'_> {
     /// The kernel's arguments, still without addresses.
     pub fn arguments(&self) -> LanguageArguments {
         LanguageArguments {
             cache_bytes: self.cache_bytes as u64,
+            scratch_bytes: self.scratch_bytes as u64,
             length: self.prompt.len() as u32,
             steps: self.steps,
             sharpness: self.sharpness,
@@ -111,6 +117,11 @@ impl LanguageTask<'_> {
         self.cache_bytes * self.blocks as usize
     }
 
+    /// Bytes of the scratch of all rollouts.
+    pub fn scratch(&self) -> usize {
+        self.scratch_bytes * self.blocks as usize
+    }
+
     /// Tokens of all rollouts.
     pub fn tokens(&self) -> usize {
         self.steps as usize * self.blocks as usize
@@ -120,7 +131,16 @@ impl LanguageTask<'_> {
 impl LanguageArguments {
     /// Its bytes, as the kernel reads them.
     pub fn to_bytes(self) -> Vec<u8> {
-        let longs = [self.image, self.caches, self.stored, self.prompt, self.sampled, self.cache_bytes];
+        let longs = [
+            self.image,
+            self.caches,
+            self.stored,
+            self.prompt,
+            self.sampled,
+            self.scratch,
+            self.cache_bytes,
+            self.scratch_bytes,
+        ];
         let words = [
             self.length,
             self.steps,
@@ -183,6 +203,7 @@ impl Probes {
         let prompt: Vec<u8> = task.prompt.iter().flat_map(|token| token.to_le_bytes()).collect();
         let prompt = DeviceMemory::holding(&prompt).map_err(&failed)?;
         let sampled = DeviceMemory::new(task.tokens() * 8).map_err(&failed)?;
+        let scratch = DeviceMemory::new(task.scratch()).map_err(&failed)?;
         let stored = if task.stored {
             Some(pinned(&self.context, task.caches().next_multiple_of(PAGE))?)
         } else {
@@ -194,6 +215,7 @@ impl Probes {
             stored: stored.as_ref().map_or(0, doorbell_host::SharedMemory::bus_address),
             prompt: prompt.0,
             sampled: sampled.0,
+            scratch: if task.scratch_bytes == 0 { 0 } else { scratch.0 },
             ..task.arguments()
         };
         let probe = DeviceMemory::holding(&arguments.to_bytes()).map_err(&failed)?;
