@@ -141,8 +141,8 @@ const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
     (
         "trace head",
         [
-            ("doorbell trace head mooncake.jsonl 100", "The first 100 requests"),
-            ("doorbell trace head requests.jsonl 8", "The first 8 of an own trace"),
+            ("doorbell trace head mooncake.jsonl --requests 100", "The first 100 requests"),
+            ("doorbell trace head requests.jsonl --requests 8", "The first 8 of an own trace"),
         ],
     ),
     (

@@ -63,7 +63,7 @@ fn rows(text: &str) -> Vec<Vec<String>> {
 }
 
 #[rstest]
-#[case::readme("README.md", 9)]
+#[case::readme("README.md", 8)]
 #[case::ten_minutes("docs/guide/ten-minutes.md", 7)]
 #[case::change_rtl("docs/guide/change-rtl.md", 1)]
 #[case::rollouts("docs/guide/rollouts.md", 4)]

@@ -456,7 +456,7 @@ fn a_perfetto_trace_is_json() {
 #[case("--model micro --strict", 2, "the golden model computes on that thread")]
 #[case("--wait sleep --coalesce x", 2, "expected a number of completions")]
 #[case("--wait sleep --coalesce 65536", 2, "at most 65535")]
-#[case("--wait sleep --coalesce 8:", 2, "expected ticks behind the colon")]
+#[case("--wait sleep --coalesce 8:", 2, "expected ticks after the colon")]
 #[case("--coalesce 8:1000", 2, "--coalesce is for --wait sleep")]
 #[case("--device gpu --wait sleep --coalesce 8", 2, "on model or rtl, which interrupt")]
 fn bad_usage_is_told(#[case] args: &str, #[case] code: i32, #[case] expected: &str) {
@@ -591,4 +591,19 @@ fn an_empty_log_of_an_older_program_takes_no_seed_away() {
         let (code, json, errors) = run(directory.path(), "--limit 3 --store log");
         assert_eq!((code, &json["seed"]), (0, &seed.into()), "{errors}");
     }
+}
+
+/// Prefixes that fill no block cost more than they save; that is told as a number of blocks, and not as a negative share.
+#[test]
+fn sharing_that_costs_is_told_as_blocks() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("prompts.jsonl"), "{\"prompt\":\"2 + 2 =\"}\n").unwrap();
+    let run =
+        doorbell(directory.path(), "run --model micro --prompts prompts.jsonl --group 4 --max-tokens 4");
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(
+        run.stdout.contains(" without sharing: 1 more, as a prefix's unfinished block"),
+        "{}",
+        run.stdout
+    );
 }

@@ -295,8 +295,9 @@ impl Report<'_> {
             self.alone,
             match arena.acquired.checked_sub(self.alone) {
                 None | Some(0) => format!("{} saved", percent(self.saved())),
-                // A group's first block that is not whole is copied for each member, and a prompt that comes again late is made again.
-                Some(more) => format!("{more} more, as sharing cost more copies than it saved"),
+                // The block that a prefix does not fill is there once more for each member.
+                Some(more) =>
+                    format!("{more} more, as a prefix's unfinished block is copied for each member"),
             },
             arena.peak,
             arena.capacity,
