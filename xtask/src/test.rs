@@ -79,10 +79,13 @@ const PURPOSES: [(&str, &str); 10] = [
     ("cocotb", "the RTL as an integrator sees it, from Python, on two simulators"),
     ("gpu-check", "the kernels compile for every architecture, spill no register and fence each proxy"),
     ("cargo test: build", "the devices verilated and compiled, and every program of tests"),
-    ("cargo test", "every Rust test, the conformance suite on model, RTL and the kernel's text among them"),
+    (
+        "cargo test",
+        "every Rust test, including the conformance suite on golden model, RTL and the kernel's text",
+    ),
     ("perf", "no fixed workload takes 2 % more instructions than its committed count"),
     ("NVRTC", "the kernels compile at run time too"),
-    ("tsan", "no order in the kernel's text rests on luck; a weakened kernel is noticed"),
+    ("tsan", "ThreadSanitizer finds no data race in the kernel's text, and reports a weakened kernel"),
 ];
 
 /// Every test of the workspace.
