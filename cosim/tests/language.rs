@@ -22,6 +22,7 @@ use std::ops::RangeInclusive;
 
 use doorbell_contract::{DescFlags, DeviceFault, PolicyMode, Register, State, Status};
 use doorbell_cosim::{FaultyRange, RtlConfig, RtlPlatform, Weather};
+use doorbell_host::Device as _;
 use doorbell_host::platform::Platform;
 use doorbell_lm::micro;
 use rstest::rstest;

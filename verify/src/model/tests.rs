@@ -285,6 +285,40 @@ fn r24_an_answer_that_comes_late_revives_nobody(#[case] timeout: u32, #[case] di
     assert!(!state(&mut driver).intersects(State::ACTIVE | State::DEAD));
 }
 
+/// R24: a queue pair that a disable ends dies likewise; ABORT, ARM and DRAIN of a dead one are taken and do nothing.
+#[rstest]
+fn r24_what_a_dead_queue_pair_takes_and_what_dies_while_it_ends(#[values(false, true)] ends: bool) {
+    let (held, [mut driver, _other], memory) = with_a_watchdog(5);
+    held.model().withhold(vec![memory]);
+    driver.write(Register::Arm, 0).unwrap();
+    driver.submit(&[HwDesc::decode(1, 5, 6).with_flags(DescFlags::INTERRUPT)]).unwrap();
+    let mut out = [HwCompletion::default(); 4];
+    driver.poll(&mut out).unwrap();
+    if ends {
+        driver.write(Register::Control, 0).unwrap();
+        assert!(!state(&mut driver).contains(State::DEAD));
+    }
+    for _ in 0..10 {
+        held.clone().advance(1).unwrap();
+    }
+    assert!(state(&mut driver).contains(State::DEAD | State::ACTIVE | State::FAULT));
+    assert!(!state(&mut driver).contains(State::ARMED));
+    if !ends {
+        for (register, value) in [
+            (Register::Arm, 0),
+            (Register::Abort, 1),
+            (Register::Control, (Control::ENABLE | Control::DRAIN).bits()),
+        ] {
+            driver.write(register, value).unwrap();
+        }
+        assert!(!state(&mut driver).intersects(State::ARMED | State::ABORTING));
+        driver.write(Register::Control, 0).unwrap();
+    }
+    assert!(state(&mut driver).contains(State::DEAD | State::ACTIVE));
+    held.model().withhold(Vec::new());
+    assert!(!state(&mut driver).intersects(State::DEAD | State::ACTIVE));
+}
+
 /// R24: where no answer comes at all, the reset of the device with the bus is the way back.
 #[test]
 fn r24_a_reset_of_the_device_ends_every_death() {
