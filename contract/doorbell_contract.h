@@ -568,8 +568,9 @@ enum doorbell_reg {
   DOORBELL_REG_EQ_TAIL = 0x10054,
   // events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF
   DOORBELL_REG_EVENTS_DROPPED = 0x10058,
-  // bus address of the MODEL region, of which the device only reads models (rule R25), a multiple of 64; low
-  // half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR
+  // bus address of the MODEL region, from which the device reads only models (rule R25) and to which it
+  // writes nothing, a multiple of 64; low half. Without an engine 1 (CAP_ENGINES) this and those up to
+  // ARENA_3_SIZE_HI: SLVERR
   DOORBELL_REG_MODEL_BASE_LO = 0x10060,
   DOORBELL_REG_MODEL_BASE_HI = 0x10064,          // high half
   DOORBELL_REG_MODEL_SIZE_LO = 0x10068,          // bytes of the MODEL region; low half

@@ -588,8 +588,9 @@ package desc_pkg;
   localparam logic [17:0] REG_EQ_TAIL = 18'h1_0054;
   // events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF
   localparam logic [17:0] REG_EVENTS_DROPPED = 18'h1_0058;
-  // bus address of the MODEL region, of which the device only reads models (rule R25), a multiple of 64; low
-  // half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR
+  // bus address of the MODEL region, from which the device reads only models (rule R25) and to which it
+  // writes nothing, a multiple of 64; low half. Without an engine 1 (CAP_ENGINES) this and those up to
+  // ARENA_3_SIZE_HI: SLVERR
   localparam logic [17:0] REG_MODEL_BASE_LO = 18'h1_0060;
   localparam logic [17:0] REG_MODEL_BASE_HI = 18'h1_0064;    // high half
   localparam logic [17:0] REG_MODEL_SIZE_LO = 18'h1_0068;    // bytes of the MODEL region; low half

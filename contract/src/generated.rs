@@ -596,7 +596,7 @@ registers! {
         EqTail = 0x1_0054, Function, "EQ_TAIL", ReadOnly, Some(0);
         /// EVENTS_DROPPED (ro): events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF
         EventsDropped = 0x1_0058, Function, "EVENTS_DROPPED", ReadOnly, Some(0);
-        /// MODEL_BASE_LO (cfg): bus address of the MODEL region, of which the device only reads models (rule R25), a multiple of 64; low half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR
+        /// MODEL_BASE_LO (cfg): bus address of the MODEL region, from which the device reads only models (rule R25) and to which it writes nothing, a multiple of 64; low half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR
         ModelBaseLo = 0x1_0060, Function, "MODEL_BASE_LO", Config, Some(0);
         /// MODEL_BASE_HI (cfg): high half
         ModelBaseHi = 0x1_0064, Function, "MODEL_BASE_HI", Config, Some(0);

@@ -566,9 +566,9 @@ module tenants #(
   function automatic int m_bound();
     m_bound = n_bound() + weights * 40 * (their_workers + 1) * u_bound() + CompletionDepth;
   endfunction
-  // The looks of the watchdog, and what it gives up of a queue pair: a cycle for each answer, and one between.
+  // The looks of the watchdog, and what it gives up of a queue pair: a cycle for each answer and one between, and six for each ID.
   function automatic int v_bound();
-    v_bound = 28 * ((Queues > Functions) ? Queues : Functions) + 2 * 261 + 16;
+    v_bound = 28 * ((Queues > Functions) ? Queues : Functions) + 2 * 261 + 36;
   endfunction
   function automatic int bound_of(input int what);
     bound_of = shares ? m_bound() + ((timeout != 0) ? v_bound() + deaths * timeout : 0) : n_bound();

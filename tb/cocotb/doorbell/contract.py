@@ -631,7 +631,7 @@ class Reg:
     EVENTS_DROPPED = Register("EVENTS_DROPPED", 0x1_0058, 0x1000, 0x0000)
     """ro: events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF"""
     MODEL_BASE_LO = Register("MODEL_BASE_LO", 0x1_0060, 0x1000, 0x0000)
-    """cfg: bus address of the MODEL region, of which the device only reads models (rule R25), a multiple of 64; low half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR"""
+    """cfg: bus address of the MODEL region, from which the device reads only models (rule R25) and to which it writes nothing, a multiple of 64; low half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR"""
     MODEL_BASE_HI = Register("MODEL_BASE_HI", 0x1_0064, 0x1000, 0x0000)
     """cfg: high half"""
     MODEL_SIZE_LO = Register("MODEL_SIZE_LO", 0x1_0068, 0x1000, 0x0000)
