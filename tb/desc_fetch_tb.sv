@@ -34,7 +34,7 @@ module desc_fetch_tb;
 
   desc_ring #(.Queues(Queues), .FetchDepth(Depth)) u_ring (
     .clk_i(clk), .rst_ni(rst_n), .bus_rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue),
-    .start_config_i(start_config), .on_i(on), .doorbell_i(doorbell), .doorbell_queue_i(bell_queue),
+    .start_config_i(start_config), .on_i(on), .enabled_i(on), .doorbell_i(doorbell), .doorbell_queue_i(bell_queue),
     .doorbell_tail_i(doorbell_tail), .doorbell_ok_o(ok), .abort_i(1'b0), .request_o(request), .request_addr_o(request_addr),
     .request_slots_o(request_slots), .request_queue_o(request_queue), .request_owner_o(request_owner),
     .request_ready_i(request_ready), .received_i(slot_valid), .received_queue_i(slot_queue), .received_index_o(slot_index),

@@ -70,10 +70,11 @@ class Block : Frame<Team> {
   static __device__ __forceinline__ uint64_t scratch() { return ChunkLayout::scratch_of<Team>(Block().shared_.shape); }
 
   // Takes a chunk of a prompt, of whose positions none is sampled: language_prefill.cuh. `local` are all keys and values of the sequence. Scratch begins
-  // at a multiple of 64.
-  template <typename Token>
-  static __device__ __noinline__ void prefill(const Chunk& chunk, char* local, Token token) {
-    if constexpr (Team::kTeams == 1) Prefill<Team>::run(chunk, local, token);
+  // at a multiple of 64. False if ends() said so, which is asked before each layer.
+  template <typename Token, typename Ends>
+  static __device__ __noinline__ bool prefill(const Chunk& chunk, char* local, Token token, Ends ends) {
+    if constexpr (Team::kTeams == 1) return Prefill<Team>::run(chunk, local, token, ends);
+    return true;
   }
 
   // Behind `prefill`, before the next: the log-probability of the token that is given at the position behind the chunk's position `column`.

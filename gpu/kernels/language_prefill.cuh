@@ -60,17 +60,19 @@ class Prefill : Frame<Team> {
  public:
   // Takes `count` tokens from `position` on, which lie in one block of positions: token(k) tells the k-th, the same to all threads. What `Block::step` says of
   // tokens, positions and barriers holds here, too. `local` are all keys and values of the sequence. With `chunk.scratch` begins the residual stream of
-  // each when it returns.
-  template <typename Token>
-  static __device__ __forceinline__ void run(const Chunk& chunk, char* local, Token token) {
+  // each when it returns. Before each layer ends() tells all threads alike whether to give up; then it returns false.
+  template <typename Token, typename Ends>
+  static __device__ __forceinline__ bool run(const Chunk& chunk, char* local, Token token, Ends ends) {
     const Prefill team(chunk, local);
     team.embed(token);
 #pragma unroll 1
     for (uint32_t layer = 0; layer < team.shared_.shape.layers; layer++) {
+      if (ends()) return false;
       team.project(layer);
       team.attend(layer);
       team.feed_forward(layer);
     }
+    return true;
   }
 
  private:

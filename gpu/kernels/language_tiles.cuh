@@ -93,14 +93,15 @@ __device__ __forceinline__ void tiles(int32_t (&sums)[kParts][kTiles][4], const 
       for (uint32_t tile = 0; tile < kTiles; tile++) {
         const uint2 column = *reinterpret_cast<const uint2*>(mantissas + columns[tile] + kLine * line + kLine / 2 * block);
         const uint32_t both = (tile < 2 ? by.x : by.y) >> (16 * (tile % 2));
-        const int32_t units[2] = {1 << (both & 31), 1 << (both >> 8 & 31)};
+        // Without a sign: behind the last column anything may stand, and wrap.
+        const uint32_t units[2] = {1u << (both & 31), 1u << (both >> 8 & 31)};
 #pragma unroll
         for (uint32_t part = 0; part < kParts; part++) {
           const uint2 upper = weights[part][block][0], lower = weights[part][block][1];
           int32_t sum[4];
           stream::multiply_tile(sum, upper.x, lower.x, upper.y, lower.y, column.x, column.y);
 #pragma unroll
-          for (uint32_t k = 0; k < 4; k++) sums[part][tile][k] += sum[k] * units[k % 2];
+          for (uint32_t k = 0; k < 4; k++) sums[part][tile][k] = static_cast<int32_t>(sums[part][tile][k] + sum[k] * units[k % 2]);
         }
       }
     }

@@ -126,7 +126,9 @@ struct Job {
   bool begins, is_whole, steps, goes_on, gives_up;
   uint32_t token;
   uint32_t position;
-  uint32_t count;  // positions that are taken at a time, from `position` on
+  uint32_t count;  // positions that may be taken at a time, from `position` on; …
+  uint32_t taken;  // … and those of a chunk that are: nobody reads it before the barrier behind its tokens
+  bool gone;       // whether the session has ended meanwhile
   uint64_t block;  // bus address of that of the position
   uint64_t blocks[kWarp];  // of what is brought; then of a chunk's positions the token, and the next one << 32
   Sequence sequence;
@@ -336,7 +338,8 @@ class Worker {
       uint32_t count = 1;
       if (Team::kTeams == 1 && job.count > 1) count = read_chunk(loaded.vocabulary);
       if (Team::kTeams == 1 && count > 1) {
-        take_chunk(session, loaded, scratch, count);
+        abandoned = !take_chunk(place, queue, session, loaded, scratch, count);
+        if (abandoned) break;
       } else {
         sampled = Block<Team>::step(with_room(loaded.vocabulary), reinterpret_cast<char*>(job.block), job.token, job.position,
                                     !is_prefill || job.sequence.scores, job.sequence.sampling);
@@ -437,26 +440,40 @@ class Worker {
         job.blocks[lane] = static_cast<uint64_t>(next) << 32 | (good ? own : 0);
       }
       const uint32_t wrong = __ballot_sync(kEveryLane, !good);
-      if (lane == 0 && wrong != 0 && !DOORBELL_FAULT(TakesLongChunk)) job.count = max(static_cast<uint32_t>(__ffs(wrong)) - 1, 1u);
+      // Other warps may not have read `count` yet.
+      const bool cuts = wrong != 0 && !DOORBELL_FAULT(TakesLongChunk);
+      if (lane == 0) job.taken = cuts ? max(static_cast<uint32_t>(__ffs(wrong)) - 1, 1u) : job.count;
     }
     Team::sync();
-    return job.count;
+    return job.taken;
   }
 
-  // Takes the chunk that has been read. All threads call it.
-  __device__ void take_chunk(const doorbell_session& session, const LoadedModel& loaded, uint64_t scratch, uint32_t count) {
+  // Whether the session at a place has been ended (R12). All threads call it, with a barrier of their own between two calls.
+  __device__ bool is_gone(const Place& place, uint32_t queue) {
+    if (Team::thread() == 0) job.gone = order::load_relaxed_gpu(&state.abandon[queue * 32]) == place.session;
+    Team::sync();
+    return job.gone;
+  }
+
+  // Takes the chunk that has been read; false if the session ended in its middle, of which any part may be made then. It is asked before each
+  // layer, and before each token that is scored. All threads call it.
+  __device__ bool take_chunk(const Place& place, uint32_t queue, const doorbell_session& session, const LoadedModel& loaded, uint64_t scratch,
+                             uint32_t count) {
     const Chunk chunk{cache.local + job.sequence.block_bytes * (job.position / kBlock), reinterpret_cast<char*>(job.block),
                       cache.local + language.cache_bytes - job.sequence.room_of(loaded.vocabulary) - scratch, job.position, count};
-    Block<Team>::prefill(chunk, cache.local, [&](uint32_t k) { return static_cast<uint32_t>(job.blocks[k]); });
-    if (!job.sequence.scores) return;
+    const auto token = [&](uint32_t k) { return static_cast<uint32_t>(job.blocks[k]); };
+    if (!Block<Team>::prefill(chunk, cache.local, token, [&] { return is_gone(place, queue); })) return false;
+    if (!job.sequence.scores) return true;
 #pragma unroll 1
     for (uint32_t k = 0; k < count; k++) {
+      if (is_gone(place, queue)) return false;
       Sampling sampling = job.sequence.sampling;
       sampling.given = static_cast<uint32_t>(job.blocks[k] >> 32);
       const Sampled sampled = Block<Team>::score(chunk, k, sampling);
       if (Team::thread() == 0) score(session, job.position + k, sampled);
       Team::sync();
     }
+    return true;
   }
 
   // Adds a token, and decides whether the DECODE ends with it. One thread calls it.

@@ -40,6 +40,11 @@ fn by_blocks() -> bool {
     std::env::var("DOORBELL_LANGUAGE_TEAM").is_ok_and(|team| team == "block")
 }
 
+/// Whether lanes are interrupted at random.
+fn stressed() -> bool {
+    std::env::var("DOORBELL_LANGUAGE_PACE").is_ok_and(|pace| pace == "stress")
+}
+
 /// It, with so many queue pairs; a function has at least one.
 fn device(queues: u8, _functions: u8) -> Device {
     let (queues, bytes) = (queues.into(), host::config().shared_bytes().unwrap());
@@ -48,8 +53,15 @@ fn device(queues: u8, _functions: u8) -> Device {
         return doorbell_gpu::open(options).expect("DOORBELL_LANGUAGE asks for a GPU");
     }
     let seed = std::env::var("DOORBELL_SEED").map_or(1, |seed| seed.parse().expect("a number"));
-    let options =
-        Options { queues, bytes, seed, language: Some(memory()), fault: fault(), ..Options::default() };
+    let options = Options {
+        queues,
+        bytes,
+        seed,
+        stress: stressed(),
+        language: Some(memory()),
+        fault: fault(),
+        ..Options::default()
+    };
     GpuDevice::new(Arc::new(CpuKernel::start(options).unwrap())).unwrap()
 }
 
@@ -131,6 +143,25 @@ fn r06_blocks_run_rollouts_as_warps_do(
     }
     let run = others(tests).env("DOORBELL_LANGUAGE_TEAM", "block").output().unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
+}
+
+/// A block takes a prompt by chunks whose tokens one of its warps reads, and cuts short: the others may be interrupted at any point of that.
+#[test]
+fn r26_r27_chunks_are_the_same_where_lanes_are_interrupted() {
+    if fault().is_some() || by_blocks() || is_gpu() {
+        return;
+    }
+    for (tests, seed) in
+        [("refusals::r26_a_token", "1"), ("refusals::r26_a_token", "2"), ("wire::r27_a_prefill_scores", "1")]
+    {
+        let run = others(tests)
+            .env("DOORBELL_LANGUAGE_TEAM", "block")
+            .env("DOORBELL_LANGUAGE_PACE", "stress")
+            .env("DOORBELL_SEED", seed)
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{tests}, seed {seed}: {}", String::from_utf8_lossy(&run.stdout));
+    }
 }
 
 fn is_gpu() -> bool {

@@ -193,25 +193,42 @@ fn r26_an_arena_that_is_empty_or_too_short_has_no_block(#[values(2, 3)] arena: u
     assert_eq!(between(&mut host, desc), (Status::Error, ErrorCode::BadSequence, 0, EMPTY));
 }
 
+/// A device may take a prompt by several positions at a time: the bad token is the first of them, the second, one in the middle, and the last.
 #[test]
 fn r26_a_token_beyond_the_vocabulary() {
     let mut host = Host::new();
-    let mut sequence = host.sequence(&Draws(1).prompt(20), 80, 1.0);
+    let mut sequence = host.sequence(&Draws(1).prompt(70), 130, 1.0);
     let tokens = host.driver.token_regions().remove(0);
-    let at = sequence.record.prompt + 4 * 12;
-    let good = sequence.reference.tokens[12];
-    for bad in [64, u32::MAX] {
+    for (place, bad) in [
+        (12, 64),
+        (12, u32::MAX),
+        (0, 64),
+        (1, 64),
+        (2, 64),
+        (31, 64),
+        (32, 64),
+        (33, 64),
+        (34, 64),
+        (63, 64),
+    ] {
+        let at = sequence.record.prompt + 4 * place;
         tokens.write(at, &[bad]).unwrap();
-        let desc = sequence.prefill(None);
-        assert_eq!(between(&mut host, desc), (Status::Error, ErrorCode::BadSequence, 0, 0));
+        for flags in [DescFlags::empty(), DescFlags::LOGP] {
+            let desc = sequence.prefill(None).with_flags(flags);
+            assert_eq!(
+                between(&mut host, desc),
+                (Status::Error, ErrorCode::BadSequence, 0, 0),
+                "token {place}"
+            );
+        }
+        tokens.write(at, &[sequence.reference.tokens[place as usize]]).unwrap();
     }
-    tokens.write(at, &[good]).unwrap();
     host.prefill(&mut sequence);
-    let last = sequence.record.prompt + 4 * 19;
+    let last = sequence.record.prompt + 4 * 69;
     tokens.write(last, &[64]).unwrap();
     let desc = sequence.decode(3);
     assert_eq!(between(&mut host, desc), (Status::Error, ErrorCode::BadSequence, 0, EMPTY));
-    tokens.write(last, &[sequence.reference.tokens[19]]).unwrap();
+    tokens.write(last, &[sequence.reference.tokens[69]]).unwrap();
     host.decode(&mut sequence, 3, DescFlags::empty());
 }
 
