@@ -64,11 +64,10 @@ module watchdog
   localparam int CountBits = $clog2(MostIn + 1);
   localparam int TimeBits = 33;
 
-  localparam logic [2:0] Look   = 3'd0;    // its age is worked out, …
-  localparam logic [2:0] Judge  = 3'd1;    // … and judged
-  localparam logic [2:0] Settle = 3'd2;    // who dies is off before it gets an error
-  localparam logic [2:0] Count  = 3'd3;
-  localparam logic [2:0] Give   = 3'd4;
+  localparam logic [1:0] Look   = 2'd0;    // its age is worked out, …
+  localparam logic [1:0] Judge  = 2'd1;    // … and judged
+  localparam logic [1:0] Settle = 2'd2;    // who dies is off before it gets an error
+  localparam logic [1:0] Give   = 2'd3;
 
   logic                 armed;
   logic [CountBits-1:0] out_q   [0:Ids-1];   // in flight, as the device sees it: beats, and write responses; …
@@ -76,13 +75,14 @@ module watchdog
   logic [Ids-1:0]         fresh_q;           // it has something in flight, or an answer, since the last look
   logic [TimeBits-1:0]  since_q [0:Ids-1];   // when it last was
   logic [TimeBits-1:0]  now_q, age_q;
-  logic [2:0]           state_q, group;
+  logic [1:0]           state_q;
+  logic [2:0]           group;
   logic [3:0]           pair;
   logic [6:0]           look_q;            // whose turn it is: kind, queue pair or function
   logic [IndexBits-1:0] look, r_index, b_index, ar_index, aw_index;
   logic [1:0]           settle_q;
-  logic                 some_q, fresh, expired, function_id, behind, gives_up;
-  logic [CountBits-1:0] left_q;
+  logic                 fresh, expired, function_id, behind, gives_up;
+  logic [CountBits-1:0] left_q;            // to give: what was in flight as it was judged. Whose it is dies with that
   logic                 given_q, emits, here;
   logic [Queues-1:0]    victims, die_q;
 
@@ -167,14 +167,14 @@ module watchdog
 
   // ---------------------------------------------------------------- the looks
   assign fresh       = fresh_q[look];
-  assign expired     = some_q && age_q >= {1'b0, timeout_i};
+  assign expired     = flying_q[look] && !fresh && !here && age_q >= {1'b0, timeout_i};   // nor answered since the look
   assign function_id = group == Bursts || group == Owned;
-  assign behind      = some_q && (function_id ? owed_some_q[look] : (32'(pair) < Queues) && dead_i[pair[QueueBits-1:0]]);
+  assign behind      = flying_q[look] && (function_id ? owed_some_q[look] : (32'(pair) < Queues) && dead_i[pair[QueueBits-1:0]]);
   assign gives_up    = group != Descriptors && (expired || behind);
   assign here        = group[2] ? b_valid_o && b_id_o == look_q[5:0] : r_valid_o && r_id_o == look_q[5:0];
   assign emits       = state_q == Give && left_q != '0 && !given_q && !here;
   assign moves_o     = die_q != '0 || state_q > Judge || (state_q == Judge && (expired || behind));
-  assign die_o       = die_q;
+  assign die_o       = die_q & active_i;   // the last answer of one that ends may have come
 
   always_comb begin
     victims = '0;
@@ -238,30 +238,28 @@ module watchdog
       case (state_q)
         Look: begin
           state_q <= Judge;
-          some_q  <= flying_q[look];
           age_q   <= fresh ? '0 : now_q - since_q[look];
           if (fresh) since_q[look] <= now_q;
         end
         Judge: begin
           die_q    <= victims;
           settle_q <= '0;
-          if (gives_up) state_q <= Settle;
-          else begin
+          if (gives_up) begin
+            left_q  <= out_q[look] - CountBits'(here);
+            state_q <= Settle;
+          end else begin
             state_q <= Look;
             look_q  <= next;
           end
         end
         Settle: begin
+          if (left_q != '0) left_q <= left_q - CountBits'(here);
           settle_q <= settle_q + 1'b1;
-          if (settle_q == '1) state_q <= Count;
-        end
-        Count: begin
-          left_q  <= flying_q[look] ? out_q[look] - CountBits'(here) : '0;
-          state_q <= Give;
+          if (settle_q == '1) state_q <= Give;
         end
         default: begin
-          left_q <= left_q - CountBits'(here);
-          if (left_q == '0) begin
+          if (left_q != '0) left_q <= left_q - CountBits'(here);
+          else begin
             state_q <= Look;
             look_q  <= next;
           end
