@@ -368,7 +368,7 @@ module watchdog_run #(
       repeat (3) @(posedge clk);
       hangs[96] = 1'b1;
       alone     = 96;
-      repeat (38 + below(Round)) @(posedge clk);
+      repeat (38 + below(2 * Round)) @(posedge clk);
       hangs[96] = 1'b0;
       while (waits[96] != 0) @(posedge clk);
       @(posedge clk);
