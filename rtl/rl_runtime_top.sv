@@ -561,6 +561,7 @@ module rl_runtime_top
     .start_queue_i  (start_queue),
     .start_config_i (start_config),
     .active_i       (active),
+    .gone_i         ((ending != '0) ? ending & dispatch_idle : '0),
     .look_i         (slot_names),
     .look_queue_i   (slot_queue),
     .look_version_i (slot_data[HW_DESC_POLICY_VERSION_LSB +: 16]),
