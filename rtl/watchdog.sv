@@ -29,6 +29,7 @@ module watchdog
   input  logic [Queues-1:0] events_i,      // … and events
   output logic [Queues-1:0] die_o,         // for a cycle
   output logic [Queues-1:0] owing_o,       // the bus owes what was given up of it
+  output logic [Queues-1:0] sending_o,     // … of its messages
   output logic        idle_o,              // … of any
   output logic        moves_o,             // somebody dies, or something is given up
 
@@ -138,12 +139,15 @@ module watchdog
   end
 
   always_comb begin
-    owing_o = '0;
+    owing_o   = '0;
+    sending_o = '0;
     if (owed_any_q) begin
-      for (int q = 0; q < Queues; q++)
+      for (int q = 0; q < Queues; q++) begin
+        sending_o[q] = owed_some_q[{Lines + 3'd2, PairBits'(q)}];
         owing_o[q] = owed_some_q[{Readback, PairBits'(q)}] || owed_some_q[{Lines, PairBits'(q)}] || owed_some_q[{Lines + 3'd1, PairBits'(q)}]
-                  || owed_some_q[{Lines + 3'd2, PairBits'(q)}]
+                  || sending_o[q]
                   || (dead_i[q] && (owed_some_q[{Bursts, PairBits'(owner_i[q])}] || owed_some_q[{Owned, PairBits'(owner_i[q])}]));
+      end
     end
   end
   assign idle_o = !given_q && !owed_any_q;

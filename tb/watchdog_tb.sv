@@ -44,7 +44,7 @@ module watchdog_run #(
   // ---------------------------------------------------------------- the device's side
   logic [31:0] timeout = '0;
   logic        reset_n = 1'b0;
-  logic [Queues-1:0] active = '0, dead = '0, engine = '0, events = '0, die, owing;
+  logic [Queues-1:0] active = '0, dead = '0, engine = '0, events = '0, die, owing, sending;
   logic [Queues-1:0][3:0] owner;
   logic        idle, moves;
   logic        ar = 1'b0, aw = 1'b0, r_valid = 1'b0, b_valid = 1'b0, r_ready, b_ready, r_valid_o, b_valid_o, r_given, b_given;
@@ -56,7 +56,7 @@ module watchdog_run #(
 
   watchdog #(.Queues(Queues), .Functions(Functions), .Engines(Engines), .FetchDepth(128)) u_dut (
     .clk_i(clk), .rst_ni(rst_n && reset_n), .bus_rst_ni(rst_n), .timeout_i(timeout), .active_i(active), .dead_i(dead), .owner_i(owner),
-    .engine_i(engine), .events_i(events), .die_o(die), .owing_o(owing), .idle_o(idle), .moves_o(moves),
+    .engine_i(engine), .events_i(events), .die_o(die), .owing_o(owing), .sending_o(sending), .idle_o(idle), .moves_o(moves),
     .ar_i(ar), .ar_id_i(ar_id), .ar_len_i(ar_len), .aw_i(aw), .aw_id_i(aw_id), .r_valid_i(r_valid), .r_id_i(r_id), .r_ready_o(r_ready),
     .b_valid_i(b_valid), .b_id_i(b_id), .b_ready_o(b_ready), .r_valid_o(r_valid_o), .r_id_o(r_id_o), .r_given_o(r_given),
     .b_valid_o(b_valid_o), .b_id_o(b_id_o), .b_given_o(b_given)
@@ -231,6 +231,8 @@ module watchdog_run #(
         if (of_function(at) ? dead[p] && owner[p] == at % 16 : p == at % 16) owes[p] = 1'b1;
     end
     if ((owes & ~owing) != '0) fail($sformatf("R12: owing_o is %b, and the bus owes %b", owing, owes));
+    for (int p = 0; p < Queues; p++)
+      if (sending[p] !== (given[96 + p] != 0)) fail($sformatf("sending_o is %b, and of queue pair %0d the bus owes %0d messages", sending, p, given[96 + p]));
     if (any && idle) fail("R12: idle_o while the bus owes answers");
     for (int n = 0; n < ids; n++) begin
       at = list[n];
