@@ -247,6 +247,7 @@ module rl_runtime_top
 
   // The watchdog: answers of the bus, or errors that it gives in their place.
   logic [31:0] bus_timeout;
+  logic [Functions-1:0] events_held;
   logic [Queues-1:0] die, owing, message_owing, language_q;
   logic        watchdog_idle, watchdog_moves, r_valid, r_given, b_valid, b_given;
   logic [5:0]  r_id, b_id;
@@ -406,6 +407,7 @@ module rl_runtime_top
     .die_o      (die),
     .owing_o    (owing),
     .sending_o  (message_owing),
+    .held_o     (events_held),
     .idle_o     (watchdog_idle),
     .moves_o    (watchdog_moves),
     .ar_i       (m_axi_arvalid && m_axi_arready),
@@ -1129,6 +1131,7 @@ module rl_runtime_top
     .on_i               (enabled),
     .active_i           (active),
     .owner_i            (owners),
+    .held_i             (events_held),
     .release_i          (event_release),
     .release_owner_i    (event_release_owner),
     .release_head_i     (index),

@@ -30,6 +30,7 @@ module watchdog
   output logic [Queues-1:0] die_o,         // for a cycle
   output logic [Queues-1:0] owing_o,       // the bus owes what was given up of it
   output logic [Queues-1:0] sending_o,     // … of its messages
+  output logic [Functions-1:0] held_o,     // … under the ID of a function's events
   output logic        idle_o,              // … of any
   output logic        moves_o,             // somebody dies, or something is given up
 
@@ -99,7 +100,9 @@ module watchdog
 
   // ---------------------------------------------------------------- answers
   // A beat or a response of an ID of which some are owed is one that was given up. The bus waits for a cycle with one that is given here.
-  logic [CountBits-1:0] owed_q [0:Ids-1];
+  // An engine that gets errors may ask on: so they are more than may be in flight, and never as many as this counts.
+  localparam int OwedBits = 32;
+  logic [OwedBits-1:0] owed_q [0:Ids-1];
   logic [Ids-1:0]         owed_some_q;
   logic                 owed_any_q, late_r, late_b;
   assign r_index   = index_of(1'b0, r_id_i);
@@ -124,31 +127,29 @@ module watchdog
     end else if (given_q || owed_any_q) begin
       owed_any_q <= given_q || owed_some_q != '0;
       if (given_q) begin
-        owed_q[look]      <= owed_some_q[look] ? owed_q[look] + 1'b1 : CountBits'(1);
+        owed_q[look]      <= owed_some_q[look] ? owed_q[look] + 1'b1 : OwedBits'(1);
         owed_some_q[look] <= 1'b1;
       end
       if (late_r) begin
         owed_q[r_index]      <= owed_q[r_index] - 1'b1;
-        owed_some_q[r_index] <= owed_q[r_index] != CountBits'(1);
+        owed_some_q[r_index] <= owed_q[r_index] != OwedBits'(1);
       end
       if (late_b) begin
         owed_q[b_index]      <= owed_q[b_index] - 1'b1;
-        owed_some_q[b_index] <= owed_q[b_index] != CountBits'(1);
+        owed_some_q[b_index] <= owed_q[b_index] != OwedBits'(1);
       end
     end
   end
 
-  always_comb begin
-    owing_o   = '0;
-    sending_o = '0;
-    if (owed_any_q) begin
-      for (int q = 0; q < Queues; q++) begin
-        sending_o[q] = owed_some_q[{Lines + 3'd2, PairBits'(q)}];
-        owing_o[q] = owed_some_q[{Readback, PairBits'(q)}] || owed_some_q[{Lines, PairBits'(q)}] || owed_some_q[{Lines + 3'd1, PairBits'(q)}]
-                  || sending_o[q]
-                  || (dead_i[q] && (owed_some_q[{Bursts, PairBits'(owner_i[q])}] || owed_some_q[{Owned, PairBits'(owner_i[q])}]));
-      end
-    end
+  for (genvar q = 0; q < Queues; q++) begin : gen_owing
+    assign sending_o[q] = owed_any_q ? owed_some_q[{Lines + 3'd2, PairBits'(q)}] : 1'b0;
+    assign owing_o[q]   = owed_any_q ? owed_some_q[{Readback, PairBits'(q)}] || owed_some_q[{Lines, PairBits'(q)}]
+                                    || owed_some_q[{Lines + 3'd1, PairBits'(q)}] || sending_o[q]
+                                    || (dead_i[q] && (owed_some_q[{Bursts, PairBits'(owner_i[q])}] || owed_some_q[{Owned, PairBits'(owner_i[q])}]))
+                                    : 1'b0;
+  end
+  for (genvar f = 0; f < Functions; f++) begin : gen_held
+    assign held_o[f] = owed_any_q ? owed_some_q[{Owned, PairBits'(f)}] : 1'b0;
   end
   assign idle_o = !given_q && !owed_any_q;
 

@@ -137,6 +137,21 @@ module rl_runtime_top_watchdog_tb;
       // Nobody waits any more.
       bench.deaths = 0;
       go_on(12);
+      if (kind == 4) begin
+        // Another queue pair of the function, whose events nobody writes any more, lives.
+        bench.load_of[1] = bench.Completions;
+        done = bench.done_count[1];
+        start(1);
+        bench.u_registers.write(bench.own(REG_DOORBELL, 1), 100);
+        from = bench.cycle;
+        while (bench.done_count[1] - done < 100 && bench.cycle - from < 5000) go_on(1);
+        go_on(4);
+        get(REG_STATE, 1);
+        if (bench.done_count[1] - done != 100 || (value & (STATE_ACTIVE | STATE_DEAD | STATE_FAULT)) != STATE_ACTIVE)
+          fail($sformatf("R24: %0s: %0d of 100 descriptors of another queue pair complete, STATE %h", what, bench.done_count[1] - done, value));
+        bench.u_registers.write(bench.fq(REG_CONTROL, 1), 0);
+        bench.await_inactive(1);
+      end
       if (kind == 5) begin
         bench.u_registers.read(REG_MESSAGE_CONTROL, value);
         if ((value & MESSAGE_CONTROL_SENDING) == 0) fail($sformatf("R14: %0s: SENDING is 0, and the bus owes the answer of a message", what));
