@@ -390,6 +390,20 @@ module watchdog_run #(
       joined = 0;
       settle;
     end
+    // An engine that asks on, whatever it gets, under an ID that does not answer.
+    if (Engines > 1 && errors == 0) begin
+      active <= '1;
+      repeat (3) @(posedge clk);
+      engine    = Queues'(1);
+      events    = '0;
+      hangs[32] = 1'b1;
+      while (given[32] < 1100 && errors == 0) begin
+        alone = 32;
+        repeat (2) @(posedge clk);
+        while (waits[32] != 0) @(posedge clk);
+      end
+      settle;
+    end
     $display("%0d queue pairs: %0d deaths in %0d cycles", Queues, deaths, now);
     over = 1'b1;
   end
