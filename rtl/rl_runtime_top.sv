@@ -124,7 +124,7 @@ module rl_runtime_top
   logic [4:0]  request_slots;
   logic        read_beat, slot_valid, slot_fault;
   logic [511:0] slot_data;
-  logic [Queues-1:0] published, fetching, checking, waits;
+  logic [Queues-1:0] published, left, fetching, checking, waits;
   logic        checked_valid, checked_fence, checked_prefill, checked_stop;
   work_t       checked_work, work;
   echo_t       checked_echo, echo;
@@ -383,7 +383,7 @@ module rl_runtime_top
     .done_i       (idle & ~(messages_wait | events_wait)),
     .busy_i       (upstream | ~dispatch_idle | messages_busy | events_busy | owing),
     .die_i        (die),
-    .idle_i       (idle),
+    .idle_i       (idle & ~left),
     .bus_idle_i   (reads_idle && writes_idle && watchdog_idle),
     .on_o         (on),
     .enabled_o    (enabled),
@@ -467,6 +467,7 @@ module rl_runtime_top
     .taken_i          (taken),
     .taken_queue_i    (look_queue),
     .published_o      (published),
+    .left_o           (left),
     .state_queue_i    (state_queue),
     .head_o           (state.sq_head),
     .tail_o           (state.sq_tail),
