@@ -59,6 +59,7 @@ module desc_ring
   input  logic [3:0]  taken_queue_i,
 
   output logic [Queues-1:0] published_o,    // some published slot has not arrived
+  output logic [Queues-1:0] left_o,         // … nor will it, of a dead one
   // Indices of a queue pair, for the registers …
   input  logic [3:0]  state_queue_i,
   output logic [31:0] head_o,
@@ -367,6 +368,7 @@ module desc_ring
 
   assign received_index_o = received_i ? head_q[received_pair] : '0;
   assign published_o      = published_q[Queues-1:0] & on_i;
+  assign left_o           = published_q[Queues-1:0] & enabled_i;
   assign head_o           = head_q[state_pair];
   assign tail_o           = enabled[state_pair] ? tail_q[state_pair] : head_q[state_pair];    // R12: the queue is empty
   assign posted_head_o    = posted_i ? head_q[posted_pair] : '0;

@@ -24,7 +24,7 @@ module device_ctrl #(
   output logic [Queues-1:0] on_o,
   output logic [Queues-1:0] enabled_o,     // CONTROL.ENABLE: on, or dead and not disabled
   output logic [Queues-1:0] dead_o,        // STATE.DEAD
-  output logic [Queues-1:0] idle_o,        // … or was when it died
+  output logic [Queues-1:0] idle_o,        // … nor was one when it died
   output logic [Queues-1:0] ending_o,      // active, and no longer on
   output logic [Queues-1:0] draining_o,    // accepts no doorbell any more
   output logic [Queues-1:0] active_o,      // STATE.ACTIVE
@@ -68,7 +68,8 @@ module device_ctrl #(
   assign on_o         = on_q;
   assign enabled_o    = on_q | held_q;
   assign dead_o       = dead_q;
-  assign idle_o       = (held_q == '0) ? idle_i : (idle_i & ~held_q) | (idle_q & held_q);
+  // A doorbell that was accepted just before the death shows in idle_i behind it.
+  assign idle_o       = (held_q == '0) ? idle_i : idle_i & (~held_q | idle_q);
   assign ending_o     = active_q & ~on_q;
   assign draining_o   = draining_q;
   assign active_o     = active_q | {Queues{owed_q}};

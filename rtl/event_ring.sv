@@ -80,6 +80,7 @@ module event_ring
   input  logic        ack_i,
   input  logic [5:0]  ack_id_i,
   input  logic        ack_error_i,
+  input  logic [Functions-1:0] held_i,    // R24: the bus owes a function what was given up under this ID. What it would tell behind that is lost
 
   output logic [Queues-1:0] waits_o,      // something of it is not told: a drain waits for it
   output logic [Queues-1:0] busy_o,       // likewise, or an event of it was promised to the bus
@@ -548,6 +549,8 @@ module event_ring
   logic [16:0]  size;
   logic         lost, room, drops, writes;
 
+  logic [FunctionSlots-1:0] held;
+  assign held          = FunctionSlots'(held_i);
   assign told_function = (Functions == 1 || !told_q) ? '0 : FunctionBits'(told_owner_q);
 
   always_comb begin
@@ -566,7 +569,7 @@ module event_ring
       limit  = 32'(size) - (told_fault_q ? 32'd0 : (size == 17'd2) ? 32'd1 : 32'(size[16:2]));
       lost   = !told_fault_q && (told_index_q[0] ? told_odd_q[32] : told_even_q[32]);
       room   = rings_q[told_function] && on_i[told_for_q] && !told_alone_q && used < limit
-            && given - answered_q[told_function] < 32'(Credits);
+            && given - answered_q[told_function] < 32'(Credits) && !held[told_function];
       drops  = !lost && !room;
       writes = !lost && room && (!offer_q || event_ready_i);
     end

@@ -3,7 +3,8 @@
 // A descriptor's version is looked up as its slot of the submission queue arrives, and what was found counts as a user of
 // its policy slot from that cycle on, until its completion is posted or dropped, or the check throws it out. A slot with
 // users is never loaded anew: so what was looked up stays true, and only its state is looked at once more, when the
-// descriptor is handed out.
+// descriptor is handed out. What a queue pair that is no longer on has dropped uses nothing as soon as nothing of it is at a worker: a dead
+// one may stay for long (R24).
 //
 // The slot that was loaded last is always resident, so a new version goes into the other one, and the version before is
 // that which was loaded last. In the cycle behind the one in which it is loaded, the workers and the groups are told.
@@ -23,6 +24,7 @@ module policy_slots
   input  logic [3:0]   start_queue_i,
   input  queue_config_t start_config_i,
   input  logic [Queues-1:0] active_i,
+  input  logic [Queues-1:0] gone_i,     // off, and nothing of it is in flight: what waited was dropped, and uses no slot until the next start
 
   // A slot arrives that names a version. The answer is combinational.
   input  logic         look_i,
@@ -149,7 +151,7 @@ module policy_slots
       ask_resident_o = (resident_q[{ask_owner, 1'b0}] && version_q[{ask_owner, 1'b0}] == ask_version_i)
                     || (resident_q[{ask_owner, 1'b1}] && version_q[{ask_owner, 1'b1}] == ask_version_i);
       for (int q = 0; q < Queues; q++) begin
-        if (active_i[q] && (Functions == 1 || owner_q[q] == ask_owner)
+        if (active_i[q] && !gone_i[q] && (Functions == 1 || owner_q[q] == ask_owner)
             && came_q[{QueueBits'(q), target}] != left_q[{QueueBits'(q), target}] + ended_q[{QueueBits'(q), target}])
           ask_occupied_o = 1'b1;
       end

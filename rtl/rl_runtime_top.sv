@@ -124,7 +124,7 @@ module rl_runtime_top
   logic [4:0]  request_slots;
   logic        read_beat, slot_valid, slot_fault;
   logic [511:0] slot_data;
-  logic [Queues-1:0] published, fetching, checking, waits;
+  logic [Queues-1:0] published, left, fetching, checking, waits;
   logic        checked_valid, checked_fence, checked_prefill, checked_stop;
   work_t       checked_work, work;
   echo_t       checked_echo, echo;
@@ -247,10 +247,12 @@ module rl_runtime_top
 
   // The watchdog: answers of the bus, or errors that it gives in their place.
   logic [31:0] bus_timeout;
-  logic [Queues-1:0] die, owing, language_q;
+  logic [Functions-1:0] events_held;
+  logic [Queues-1:0] die, owing, message_owing, language_q;
   logic        watchdog_idle, watchdog_moves, r_valid, r_given, b_valid, b_given;
   logic [5:0]  r_id, b_id;
   logic [1:0]  r_resp, b_resp;
+  logic [511:0] r_data;
 
   assign starts      = start ? Queues'(16'd1 << start_queue) : '0;
   // What is given up of a queue pair that dies is no error that the bus answered with (R24).
@@ -262,6 +264,7 @@ module rl_runtime_top
   assign read_beat   = (fetch_beat || back_beat || burst_beat) && !r_given;
   assign reads_idle  = fetch_idle && back_idle && bursts_idle;
   assign r_resp      = r_given ? 2'b10 : m_axi_rresp;
+  assign r_data      = r_given ? '0 : m_axi_rdata;                            // what the bus shows then is somebody else's
   assign b_resp      = b_given ? 2'b10 : m_axi_bresp;
   assign slot_names  = slot_valid && (slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_DECODE || slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_PREFILL);
   assign called_off  = stopped || (retired_abort && work.adds_tokens);
@@ -369,7 +372,7 @@ module rl_runtime_top
     .armed_i            (armed),
     .masked_i           (masked),
     .pending_i          (messages_pending),
-    .sending_i          (messages_busy)
+    .sending_i          (messages_busy | message_owing)
   );
 
   device_ctrl #(.Queues(Queues)) u_device_ctrl (
@@ -380,7 +383,7 @@ module rl_runtime_top
     .done_i       (idle & ~(messages_wait | events_wait)),
     .busy_i       (upstream | ~dispatch_idle | messages_busy | events_busy | owing),
     .die_i        (die),
-    .idle_i       (idle),
+    .idle_i       (idle & ~left),
     .bus_idle_i   (reads_idle && writes_idle && watchdog_idle),
     .on_o         (on),
     .enabled_o    (enabled),
@@ -403,6 +406,8 @@ module rl_runtime_top
     .events_i   (events_busy),
     .die_o      (die),
     .owing_o    (owing),
+    .sending_o  (message_owing),
+    .held_o     (events_held),
     .idle_o     (watchdog_idle),
     .moves_o    (watchdog_moves),
     .ar_i       (m_axi_arvalid && m_axi_arready),
@@ -462,6 +467,7 @@ module rl_runtime_top
     .taken_i          (taken),
     .taken_queue_i    (look_queue),
     .published_o      (published),
+    .left_o           (left),
     .state_queue_i    (state_queue),
     .head_o           (state.sq_head),
     .tail_o           (state.sq_tail),
@@ -561,6 +567,7 @@ module rl_runtime_top
     .start_queue_i  (start_queue),
     .start_config_i (start_config),
     .active_i       (active),
+    .gone_i         ((ending != '0) ? ending & dispatch_idle : '0),
     .look_i         (slot_names),
     .look_queue_i   (slot_queue),
     .look_version_i (slot_data[HW_DESC_POLICY_VERSION_LSB +: 16]),
@@ -813,7 +820,7 @@ module rl_runtime_top
       .burst_ready_i   (burst_ready),
       .beat_i          (burst_beat),
       .beat_owner_i    (r_id[3:0]),
-      .data_i          (m_axi_rdata),
+      .data_i          (r_data),
       .fault_i         (r_resp != '0),
       .reads_idle_o    (bursts_idle),
       .store_valid_o   (store_valid),
@@ -974,7 +981,7 @@ module rl_runtime_top
     .read_ready_i   (back_ready),
     .beat_i         (back_beat),
     .beat_queue_i   (back_beat_queue),
-    .beat_data_i    (m_axi_rdata),
+    .beat_data_i    (r_data),
     .beat_fault_i   (r_resp != '0),
     .fault_o        (back_fault),
     .fault_queue_o  (back_fault_queue),
@@ -1125,6 +1132,7 @@ module rl_runtime_top
     .on_i               (enabled),
     .active_i           (active),
     .owner_i            (owners),
+    .held_i             (events_held),
     .release_i          (event_release),
     .release_owner_i    (event_release_owner),
     .release_head_i     (index),

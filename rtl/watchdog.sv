@@ -29,6 +29,8 @@ module watchdog
   input  logic [Queues-1:0] events_i,      // … and events
   output logic [Queues-1:0] die_o,         // for a cycle
   output logic [Queues-1:0] owing_o,       // the bus owes what was given up of it
+  output logic [Queues-1:0] sending_o,     // … of its messages
+  output logic [Functions-1:0] held_o,     // … under the ID of a function's events
   output logic        idle_o,              // … of any
   output logic        moves_o,             // somebody dies, or something is given up
 
@@ -64,11 +66,10 @@ module watchdog
   localparam int CountBits = $clog2(MostIn + 1);
   localparam int TimeBits = 33;
 
-  localparam logic [2:0] Look   = 3'd0;    // its age is worked out, …
-  localparam logic [2:0] Judge  = 3'd1;    // … and judged
-  localparam logic [2:0] Settle = 3'd2;    // who dies is off before it gets an error
-  localparam logic [2:0] Count  = 3'd3;
-  localparam logic [2:0] Give   = 3'd4;
+  localparam logic [1:0] Look   = 2'd0;    // its age is worked out, …
+  localparam logic [1:0] Judge  = 2'd1;    // … and judged
+  localparam logic [1:0] Settle = 2'd2;    // who dies is off before it gets an error
+  localparam logic [1:0] Give   = 2'd3;
 
   logic                 armed;
   logic [CountBits-1:0] out_q   [0:Ids-1];   // in flight, as the device sees it: beats, and write responses; …
@@ -76,13 +77,14 @@ module watchdog
   logic [Ids-1:0]         fresh_q;           // it has something in flight, or an answer, since the last look
   logic [TimeBits-1:0]  since_q [0:Ids-1];   // when it last was
   logic [TimeBits-1:0]  now_q, age_q;
-  logic [2:0]           state_q, group;
+  logic [1:0]           state_q;
+  logic [2:0]           group;
   logic [3:0]           pair;
   logic [6:0]           look_q;            // whose turn it is: kind, queue pair or function
   logic [IndexBits-1:0] look, r_index, b_index, ar_index, aw_index;
   logic [1:0]           settle_q;
-  logic                 some_q, fresh, expired, function_id, behind, gives_up;
-  logic [CountBits-1:0] left_q;
+  logic                 fresh, expired, function_id, behind, gives_up;
+  logic [CountBits-1:0] left_q;            // to give: what was in flight as it was judged. Whose it is dies with that
   logic                 given_q, emits, here;
   logic [Queues-1:0]    victims, die_q;
 
@@ -98,7 +100,9 @@ module watchdog
 
   // ---------------------------------------------------------------- answers
   // A beat or a response of an ID of which some are owed is one that was given up. The bus waits for a cycle with one that is given here.
-  logic [CountBits-1:0] owed_q [0:Ids-1];
+  // An engine that gets errors may ask on: so they are more than may be in flight, and never as many as this counts.
+  localparam int OwedBits = 32;
+  logic [OwedBits-1:0] owed_q [0:Ids-1];
   logic [Ids-1:0]         owed_some_q;
   logic                 owed_any_q, late_r, late_b;
   assign r_index   = index_of(1'b0, r_id_i);
@@ -123,28 +127,29 @@ module watchdog
     end else if (given_q || owed_any_q) begin
       owed_any_q <= given_q || owed_some_q != '0;
       if (given_q) begin
-        owed_q[look]      <= owed_some_q[look] ? owed_q[look] + 1'b1 : CountBits'(1);
+        owed_q[look]      <= owed_some_q[look] ? owed_q[look] + 1'b1 : OwedBits'(1);
         owed_some_q[look] <= 1'b1;
       end
       if (late_r) begin
         owed_q[r_index]      <= owed_q[r_index] - 1'b1;
-        owed_some_q[r_index] <= owed_q[r_index] != CountBits'(1);
+        owed_some_q[r_index] <= owed_q[r_index] != OwedBits'(1);
       end
       if (late_b) begin
         owed_q[b_index]      <= owed_q[b_index] - 1'b1;
-        owed_some_q[b_index] <= owed_q[b_index] != CountBits'(1);
+        owed_some_q[b_index] <= owed_q[b_index] != OwedBits'(1);
       end
     end
   end
 
-  always_comb begin
-    owing_o = '0;
-    if (owed_any_q) begin
-      for (int q = 0; q < Queues; q++)
-        owing_o[q] = owed_some_q[{Readback, PairBits'(q)}] || owed_some_q[{Lines, PairBits'(q)}] || owed_some_q[{Lines + 3'd1, PairBits'(q)}]
-                  || owed_some_q[{Lines + 3'd2, PairBits'(q)}]
-                  || (dead_i[q] && (owed_some_q[{Bursts, PairBits'(owner_i[q])}] || owed_some_q[{Owned, PairBits'(owner_i[q])}]));
-    end
+  for (genvar q = 0; q < Queues; q++) begin : gen_owing
+    assign sending_o[q] = owed_any_q ? owed_some_q[{Lines + 3'd2, PairBits'(q)}] : 1'b0;
+    assign owing_o[q]   = owed_any_q ? owed_some_q[{Readback, PairBits'(q)}] || owed_some_q[{Lines, PairBits'(q)}]
+                                    || owed_some_q[{Lines + 3'd1, PairBits'(q)}] || sending_o[q]
+                                    || (dead_i[q] && (owed_some_q[{Bursts, PairBits'(owner_i[q])}] || owed_some_q[{Owned, PairBits'(owner_i[q])}]))
+                                    : 1'b0;
+  end
+  for (genvar f = 0; f < Functions; f++) begin : gen_held
+    assign held_o[f] = owed_any_q ? owed_some_q[{Owned, PairBits'(f)}] : 1'b0;
   end
   assign idle_o = !given_q && !owed_any_q;
 
@@ -167,14 +172,14 @@ module watchdog
 
   // ---------------------------------------------------------------- the looks
   assign fresh       = fresh_q[look];
-  assign expired     = some_q && age_q >= {1'b0, timeout_i};
+  assign expired     = flying_q[look] && !fresh && !here && age_q >= {1'b0, timeout_i};   // nor answered since the look
   assign function_id = group == Bursts || group == Owned;
-  assign behind      = some_q && (function_id ? owed_some_q[look] : (32'(pair) < Queues) && dead_i[pair[QueueBits-1:0]]);
+  assign behind      = flying_q[look] && (function_id ? owed_some_q[look] : (32'(pair) < Queues) && dead_i[pair[QueueBits-1:0]]);
   assign gives_up    = group != Descriptors && (expired || behind);
   assign here        = group[2] ? b_valid_o && b_id_o == look_q[5:0] : r_valid_o && r_id_o == look_q[5:0];
   assign emits       = state_q == Give && left_q != '0 && !given_q && !here;
   assign moves_o     = die_q != '0 || state_q > Judge || (state_q == Judge && (expired || behind));
-  assign die_o       = die_q;
+  assign die_o       = die_q & active_i;   // the last answer of one that ends may have come
 
   always_comb begin
     victims = '0;
@@ -238,30 +243,28 @@ module watchdog
       case (state_q)
         Look: begin
           state_q <= Judge;
-          some_q  <= flying_q[look];
           age_q   <= fresh ? '0 : now_q - since_q[look];
           if (fresh) since_q[look] <= now_q;
         end
         Judge: begin
           die_q    <= victims;
           settle_q <= '0;
-          if (gives_up) state_q <= Settle;
-          else begin
+          if (gives_up) begin
+            left_q  <= out_q[look] - CountBits'(here);
+            state_q <= Settle;
+          end else begin
             state_q <= Look;
             look_q  <= next;
           end
         end
         Settle: begin
+          if (left_q != '0) left_q <= left_q - CountBits'(here);
           settle_q <= settle_q + 1'b1;
-          if (settle_q == '1) state_q <= Count;
-        end
-        Count: begin
-          left_q  <= flying_q[look] ? out_q[look] - CountBits'(here) : '0;
-          state_q <= Give;
+          if (settle_q == '1) state_q <= Give;
         end
         default: begin
-          left_q <= left_q - CountBits'(here);
-          if (left_q == '0) begin
+          if (left_q != '0) left_q <= left_q - CountBits'(here);
+          else begin
             state_q <= Look;
             look_q  <= next;
           end

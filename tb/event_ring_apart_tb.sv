@@ -28,6 +28,7 @@ module event_ring_apart_tb;
   assign found = data;
 
   event_ring #(.Queues(Queues), .Functions(2), .Workers(1), .FetchDepth(32), .Depth(16)) u_dut (
+    .held_i('0),
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_pair), .start_config_i(config_now), .on_i(on), .active_i(on),
     .owner_i(owner), .release_i(1'b0), .release_owner_i(4'd0), .release_head_i(32'd0), .release_ok_o(),
     .read_owner_i(read_owner), .head_o(head_now), .tail_o(tail_now), .dropped_o(dropped_now),

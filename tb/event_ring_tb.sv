@@ -71,6 +71,7 @@ module event_ring_run #(
   assign found = event_data;
 
   event_ring #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .FetchDepth((Queues == 1) ? Fetched : 4*Fetched), .Depth(Places)) u_dut (
+    .held_i('0),
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_pair), .start_config_i(config_now), .on_i(on), .active_i(active),
     .owner_i(owner), .release_i(rel), .release_owner_i(rel_owner), .release_head_i(rel_head), .release_ok_o(rel_ok),
     .read_owner_i(read_owner), .head_o(head_now), .tail_o(tail_now), .dropped_o(dropped_now),

@@ -849,6 +849,12 @@ module mmio_regs_run #(
       expect_read(REG_STATE, STATE_ACTIVE | STATE_DEAD | STATE_FAULT | ((k[0] || k[1]) ? STATE_IDLE : 32'd0));
       expect_read(REG_CONTROL, k[1] ? 0 : CONTROL_ENABLE);
       if (runs_unused[Pair]) fail("R24: a dead queue pair is on");
+      if (k[0]) begin
+        check_idle <= 1'b0;                     // what a doorbell published that was accepted just before
+        repeat (2) @(posedge clk);
+        expect_read(REG_STATE, STATE_ACTIVE | STATE_DEAD | STATE_FAULT | (k[1] ? STATE_IDLE : 32'd0));
+        check_idle <= 1'b1;
+      end
       doorbell_ok <= 1'b0;
       refuse(REG_DOORBELL, 1);
       if (k[1]) refuse(REG_CONTROL, CONTROL_ENABLE);

@@ -20,7 +20,7 @@ module policy_slots_tb;
   logic [3:0]        start_queue = '0, look_queue = '0, leave_queue = '0, finish_queue = '0, hand_queue = '0, ask_queue = '0;
   logic [3:0]        read_owner = '0;
   queue_config_t     start_config = '0;
-  logic [Queues-1:0] active = '0, switch_pairs;
+  logic [Queues-1:0] active = '0, gone = '0, switch_pairs;
   logic [15:0]       look_version = '0, ask_version = '0;
   logic [31:0]       load_salt = '0, salt;
   logic [1:0]        load_mode = '0;
@@ -35,7 +35,7 @@ module policy_slots_tb;
   policy_slots #(.Queues(Queues), .Functions(Functions), .Engines(2)) u_slots (
     .engine_o(engine), .positions_o(positions), .load_engine_i(load_engine), .load_image_i(load_image), .image_owner_i(image_owner),
     .image_slot_i(image_slot), .image_o(image),
-    .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .active_i(active),
+    .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .active_i(active), .gone_i(gone),
     .look_i(look), .look_queue_i(look_queue), .look_version_i(look_version), .found_o(found), .resident_o(resident),
     .slot_o(slot), .salt_o(salt), .leave_i(leave), .leave_queue_i(leave_queue), .leave_slot_i(leave_slot),
     .finish_i(finish), .finish_queue_i(finish_queue), .finish_slot_i(finish_slot), .hand_i(hand), .hand_queue_i(hand_queue),
@@ -57,7 +57,7 @@ module policy_slots_tb;
   int          languages = 0, looked = 0;
   int          loaded [0:2*Functions-1];             // when: the greater, the later
   int          clock = 1;
-  int          loads = 0, objections = 0, busy = 0, kept_seen = 0, aborted_seen = 0, lost = 0, anew = 0, later = 0, replaced = 0;
+  int          loads = 0, objections = 0, busy = 0, kept_seen = 0, aborted_seen = 0, lost = 0, anew = 0, later = 0, replaced = 0, kept_by_none = 0;
 
   task automatic begin_anew(input int f);
     engines[2*f] = 1'b0; engines[2*f+1] = 1'b0;
@@ -80,7 +80,7 @@ module policy_slots_tb;
   image_t looked_image;
   logic want_resident, want_occupied, want_switch = 1'b0, others;
   logic [Queues-1:0] want_pairs;
-  logic [Queues-1:0] on = '0;             // in the next cycle
+  logic [Queues-1:0] on = '0, off = '0;   // in the next cycle; off: active, and nothing of it is in flight (R24)
   logic [2:0]        want_how;            // slot, keep, abort
 
   always @(posedge clk) if (rst_n) begin
@@ -127,7 +127,8 @@ module policy_slots_tb;
       want_resident = slot_of(f, ask_version) >= 0 && what[2*f + slot_of(f, ask_version)] == SLOT_RESIDENT;
       want_occupied = look && owner[look_queue] == f && slot_of(f, look_version) == target;
       if (want_occupied) later = later + 1;
-      for (int k = 0; k < Queues; k++) if (active[k] && owner[k] == f && users[2*k+target] != 0) want_occupied = 1'b1;
+      for (int k = 0; k < Queues; k++) if (active[k] && !gone[k] && owner[k] == f && users[2*k+target] != 0) want_occupied = 1'b1;
+      for (int k = 0; k < Queues; k++) if (active[k] && gone[k] && owner[k] == f && users[2*k+target] != 0) kept_by_none = kept_by_none + 1;
       expect_eq("ask_resident", ask_resident, want_resident);
       expect_eq("ask_occupied", ask_occupied, want_occupied);
       if (load && want_resident) objections = objections + 1;
@@ -177,7 +178,8 @@ module policy_slots_tb;
     if (start) on[start_queue] = 1'b1;
     q = below(Queues);
     if (!start && below(120) == 0) begin
-      if (on[q]) on[q] = 1'b0;
+      if (on[q] && !off[q] && chance(40)) off[q] = 1'b1;
+      else if (on[q]) {on[q], off[q]} = 2'b00;
       else begin
         start              <= 1'b1;
         start_queue        <= q;
@@ -185,6 +187,8 @@ module policy_slots_tb;
       end
     end
     active     <= on;
+    gone       <= off;
+    on         = on & ~off;                                // what follows comes of no other
     read_owner <= below(Functions);
     q = below(Queues);
     look         <= on[q] && chance(crowd);
@@ -233,9 +237,9 @@ module policy_slots_tb;
     end
     if (languages < 80 || looked < 200) fail($sformatf("R25: only %0d versions of engine 1 are loaded, and %0d found", languages, looked));
     if (loads < 200 || replaced < 20 || objections < 50 || busy < 100 || kept_seen < 100 || aborted_seen < 100 || lost < 20
-        || anew < 10 || later < 10)
-      fail($sformatf("only %0d loads (%0d of resident slots), %0d and %0d objections, %0d and %0d retired, %0d lost users, %0d new starts, %0d late",
-                     loads, replaced, objections, busy, kept_seen, aborted_seen, lost, anew, later));
+        || anew < 10 || later < 10 || kept_by_none < 10)
+      fail($sformatf("only %0d loads (%0d of resident slots), %0d and %0d objections, %0d and %0d retired, %0d lost users, %0d new starts, %0d late, %0d of dead queue pairs",
+                     loads, replaced, objections, busy, kept_seen, aborted_seen, lost, anew, later, kept_by_none));
     finish_bench("policy_slots_tb");
   end
 endmodule

@@ -56,6 +56,11 @@ module rl_runtime_top_watchdog_tb;
     if (bench.m_axi_arvalid && bench.m_axi_aruser == 0) fail("R12: function 0 reads while none of its queue pairs is active");
   end
 
+  // While an answer is given, the bus may show a beat of somebody else.
+  always @(posedge bench.clk) if (bench.rst_n && bench.u_device.u_readback.beat_i && bench.u_device.u_readback.beat_fault_i) begin
+    if (bench.u_device.r_given && bench.u_device.u_readback.beat_data_i != '0) fail("R24: data of the bus is taken with an answer that is given");
+  end
+
   int  bound, lost, took, number = 0;
   // The victim does what there is to do.
   task automatic go_on(input int count);
@@ -132,6 +137,25 @@ module rl_runtime_top_watchdog_tb;
       // Nobody waits any more.
       bench.deaths = 0;
       go_on(12);
+      if (kind == 4) begin
+        // Another queue pair of the function, whose events nobody writes any more, lives.
+        bench.load_of[1] = bench.Completions;
+        done = bench.done_count[1];
+        start(1);
+        bench.u_registers.write(bench.own(REG_DOORBELL, 1), 100);
+        from = bench.cycle;
+        while (bench.done_count[1] - done < 100 && bench.cycle - from < 5000) go_on(1);
+        go_on(4);
+        get(REG_STATE, 1);
+        if (bench.done_count[1] - done != 100 || (value & (STATE_ACTIVE | STATE_DEAD | STATE_FAULT)) != STATE_ACTIVE)
+          fail($sformatf("R24: %0s: %0d of 100 descriptors of another queue pair complete, STATE %h", what, bench.done_count[1] - done, value));
+        bench.u_registers.write(bench.fq(REG_CONTROL, 1), 0);
+        bench.await_inactive(1);
+      end
+      if (kind == 5) begin
+        bench.u_registers.read(REG_MESSAGE_CONTROL, value);
+        if ((value & MESSAGE_CONTROL_SENDING) == 0) fail($sformatf("R14: %0s: SENDING is 0, and the bus owes the answer of a message", what));
+      end
       if (access_of(kind) != bench.WriteEvent && ending != 3 && bench.fault_count[0] - faults != 1)
         fail($sformatf("R23: %0s: %0d FAULT events of a death", what, bench.fault_count[0] - faults));
       if (ending == 0) begin

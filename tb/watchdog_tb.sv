@@ -1,7 +1,9 @@
 // watchdog: R24 against a device and a bus of the bench's own. Both draw: addresses of every ID, bursts of data, and answers of one ID in order, at
 // once, late, or not at all until somebody has died. A queue pair that dies asks for a while still, as what is on its way in the device does.
 // Looked at in every cycle: the device gets an answer for each access, once; what it was given by the watchdog is dropped when the bus says it;
-// who dies has an ID that was not answered for BUS_TIMEOUT cycles, and dies in time; nobody else does; owing_o and idle_o say what the bus owes. A reset
+// who dies has an ID that was not answered for BUS_TIMEOUT cycles, and dies in time; nobody else does; owing_o and idle_o say what the bus owes. What is
+// given up belongs to a queue pair that is dead, though another one asks under the same ID while its neighbour dies. A queue pair that ends is inactive
+// two cycles after its last answer, and does not die then. A reset
 // of the device alone leaves what is owed. With BUS_TIMEOUT 0 nobody dies.
 //   +lives=N   deaths of each of the two benches
 module watchdog_tb;
@@ -42,7 +44,7 @@ module watchdog_run #(
   // ---------------------------------------------------------------- the device's side
   logic [31:0] timeout = '0;
   logic        reset_n = 1'b0;
-  logic [Queues-1:0] active = '0, dead = '0, engine = '0, events = '0, die, owing;
+  logic [Queues-1:0] active = '0, dead = '0, engine = '0, events = '0, die, owing, sending;
   logic [Queues-1:0][3:0] owner;
   logic        idle, moves;
   logic        ar = 1'b0, aw = 1'b0, r_valid = 1'b0, b_valid = 1'b0, r_ready, b_ready, r_valid_o, b_valid_o, r_given, b_given;
@@ -54,7 +56,7 @@ module watchdog_run #(
 
   watchdog #(.Queues(Queues), .Functions(Functions), .Engines(Engines), .FetchDepth(128)) u_dut (
     .clk_i(clk), .rst_ni(rst_n && reset_n), .bus_rst_ni(rst_n), .timeout_i(timeout), .active_i(active), .dead_i(dead), .owner_i(owner),
-    .engine_i(engine), .events_i(events), .die_o(die), .owing_o(owing), .idle_o(idle), .moves_o(moves),
+    .engine_i(engine), .events_i(events), .die_o(die), .owing_o(owing), .sending_o(sending), .idle_o(idle), .moves_o(moves),
     .ar_i(ar), .ar_id_i(ar_id), .ar_len_i(ar_len), .aw_i(aw), .aw_id_i(aw_id), .r_valid_i(r_valid), .r_id_i(r_id), .r_ready_o(r_ready),
     .b_valid_i(b_valid), .b_id_i(b_id), .b_ready_o(b_ready), .r_valid_o(r_valid_o), .r_id_o(r_id_o), .r_given_o(r_given),
     .b_valid_o(b_valid_o), .b_id_o(b_id_o), .b_given_o(b_given)
@@ -68,6 +70,7 @@ module watchdog_run #(
   int late_at  [0:127];                 // when its answer was last too late
   int ready_at [0:127];                 // the bus says the next then
   logic [127:0] hangs = '0;             // … or not at all
+  logic revives = 1'b0;
   int now = 0, deaths = 0, quiet_until = 0;
   int dead_at [0:Queues-1];
   initial begin
@@ -105,7 +108,12 @@ module watchdog_run #(
   endfunction
 
   // ---------------------------------------------------------------- a cycle, drawn behind the edge before
-  int   q, k, pick;
+  int   q, k, pick, ar_pair = 0, aw_pair = 0;
+  int   joins = -1, joined = 0;         // who is of this function and lives asks under this ID as another one dies, so many cycles later
+  int   alone = -1;                     // queue pair 0 asks once, under this ID
+  int   whose [0:128*256-1];            // what is in flight, by ID, in order
+  int   first [0:127], behind [0:127];
+  initial for (int n = 0; n < 128; n++) begin first[n] = 0; behind[n] = 0; end
   logic asks;
   task automatic draw;
     ar = 1'b0;
@@ -119,6 +127,7 @@ module watchdog_run #(
       if (has(q, k) && waits[k] < ((kind_of(k) == 0) ? 64 : (kind_of(k) == 1) ? 4 : 100)) begin
         ar     = 1'b1;
         ar_id  = 6'(k);
+        ar_pair = q;
         ar_len = (kind_of(k) == 1) ? 8'd0 : 8'(below(4) == 0 ? 15 : below(8));
       end
     end
@@ -130,8 +139,38 @@ module watchdog_run #(
       if (has(q, k) && waits[k] < ((kind_of(k) == 6) ? 1 : 60)) begin
         aw    = 1'b1;
         aw_id = 6'(k);
+        aw_pair = q;
       end
     end
+    if (alone >= 64) begin
+      aw      = 1'b1;
+      aw_id   = 6'(alone);
+      aw_pair = 0;
+    end else if (alone >= 0) begin
+      ar      = 1'b1;
+      ar_id   = 6'(alone);
+      ar_len  = 8'(below(16));
+      ar_pair = 0;
+    end
+    alone = -1;
+    if (joins == 0) begin
+      joins = -1;
+      for (int p = 0; p < Queues; p++) if (active[p] && !dead[p] && owner[p] == joined % 16 && waits[joined] < 60) begin
+        if (kind_of(joined) == 7) begin
+          events[p] = 1'b1;
+          aw        = 1'b1;
+          aw_id     = 6'(joined);
+          aw_pair   = p;
+        end else begin
+          engine[p] = 1'b1;
+          ar        = 1'b1;
+          ar_id     = 6'(joined);
+          ar_len    = 8'(below(16));
+          ar_pair   = p;
+        end
+      end
+    end
+    if (joins > 0) joins = joins - 1;
     // The bus: an answer that is shown stays until it is taken.
     if (!r_valid || r_ready) begin
       pick = -1;
@@ -157,6 +196,11 @@ module watchdog_run #(
 
   task automatic tell(input int at, input logic is_given);
     if (waits[at] == 0) fail($sformatf("R24: the device gets an answer of ID %0d that it does not await", at % 64));
+    else begin
+      if (is_given && !dead[whose[256 * at + first[at] % 256]])
+        fail($sformatf("R24: an access under ID %0d of queue pair %0d, which lives, is given up", at % 64, whose[256 * at + first[at] % 256]));
+      first[at] = first[at] + 1;
+    end
     waits[at] = waits[at] - 1;
     since[at] = now;
     if (is_given) begin
@@ -187,6 +231,8 @@ module watchdog_run #(
         if (of_function(at) ? dead[p] && owner[p] == at % 16 : p == at % 16) owes[p] = 1'b1;
     end
     if ((owes & ~owing) != '0) fail($sformatf("R12: owing_o is %b, and the bus owes %b", owing, owes));
+    for (int p = 0; p < Queues; p++)
+      if (sending[p] !== (given[96 + p] != 0)) fail($sformatf("sending_o is %b, and of queue pair %0d the bus owes %0d messages", sending, p, given[96 + p]));
     if (any && idle) fail("R12: idle_o while the bus owes answers");
     for (int n = 0; n < ids; n++) begin
       at = list[n];
@@ -194,6 +240,7 @@ module watchdog_run #(
     end
     // Who dies.
     if (die != '0) begin
+      if (joined != 0 && joins < 0) joins = below(5);
       if ((die & (~active | dead)) != '0) fail($sformatf("R24: %b die, active %b, dead %b", die, active, dead));
       for (int p = 0; p < Queues; p++) if (die[p]) begin
         late = 1'b0;
@@ -221,6 +268,8 @@ module watchdog_run #(
     if (ar) begin
       if (waits[ar_id] == 0) since[ar_id] = now;
       if (bus_owes[ar_id] == 0) ready_at[ar_id] = now + 2 + below(20);
+      for (int n = 0; n <= int'(ar_len); n++) whose[256 * ar_id + (behind[ar_id] + n) % 256] = ar_pair;
+      behind[ar_id]   = behind[ar_id] + int'(ar_len) + 1;
       waits[ar_id]    = waits[ar_id] + int'(ar_len) + 1;
       bus_owes[ar_id] = bus_owes[ar_id] + int'(ar_len) + 1;
     end
@@ -228,6 +277,8 @@ module watchdog_run #(
       k = 64 + int'(aw_id);
       if (waits[k] == 0) since[k] = now;
       if (bus_owes[k] == 0) ready_at[k] = now + 2 + below(20);
+      whose[256 * k + behind[k] % 256] = aw_pair;
+      behind[k]   = behind[k] + 1;
       waits[k]    = waits[k] + 1;
       bus_owes[k] = bus_owes[k] + 1;
     end
@@ -236,7 +287,7 @@ module watchdog_run #(
   always @(posedge clk) if (rst_n && reset_n) begin
     for (int p = 0; p < Queues; p++) if (die[p]) dead_at[p] = now;
     deaths = deaths + $countones(32'(die));
-    dead  <= dead | die;
+    dead  <= revives ? '0 : dead | die;
     now    = now + 1;
     #1;
     draw;
@@ -248,7 +299,7 @@ module watchdog_run #(
     for (int n = 0; n < ids; n++) sum = sum + bus_owes[list[n]] + waits[list[n]];
   endfunction
 
-  int hung, until_then, deaths_before;
+  int hung = 0, until_then, deaths_before;
   task automatic settle;
     hangs       = '0;
     quiet_until = now + 1_000_000_000;
@@ -258,8 +309,12 @@ module watchdog_run #(
     repeat (10) @(posedge clk);
     if (!idle || owing != '0) fail($sformatf("R12: owing_o %b, idle_o %b, and the bus owes nothing", owing, idle));
     active <= '0;
-    dead   <= '0;
-    repeat (2) @(posedge clk);
+    #2;
+    revives = 1'b1;
+    @(posedge clk);
+    #2;
+    revives = 1'b0;
+    @(posedge clk);
   endtask
 
   initial begin
@@ -286,6 +341,10 @@ module watchdog_run #(
         // The device is reset, and the bus is not: what was given is owed, and the rest is none of the watchdog's.
         @(posedge clk);
         #2;
+        while (r_given || b_given) begin
+          @(posedge clk);
+          #2;
+        end
         {ar, aw} = 2'b00;
         reset_n = 1'b0;
         timeout = 0;
@@ -304,6 +363,47 @@ module watchdog_run #(
       settle;
     end
     if (deaths == 0) fail("nobody died");
+    // A queue pair that ends, and the last answer of which comes in time or just too late.
+    timeout = 40;
+    if (Queues == 1) for (int n = 0; n < 200 && errors == 0; n++) begin
+      active <= '1;
+      repeat (3) @(posedge clk);
+      hangs[96] = 1'b1;
+      alone     = 96;
+      repeat (38 + below(2 * Round)) @(posedge clk);
+      hangs[96] = 1'b0;
+      while (waits[96] != 0) @(posedge clk);
+      @(posedge clk);
+      if (!dead[0]) active <= '0;
+      settle;
+    end
+    // Another queue pair of the function asks first while one dies.
+    if (Queues > Functions) for (int n = 0; n < 40 && errors == 0; n++) begin
+      active <= '1;
+      repeat (3) @(posedge clk);
+      joined        = (Engines > 1 && chance(50)) ? 32 : 112;
+      engine        = Queues'(joined == 32);
+      events        = Queues'(joined == 112);
+      hangs[joined] = 1'b1;
+      alone         = joined;
+      repeat (120 + below(60)) @(posedge clk);
+      joined = 0;
+      settle;
+    end
+    // An engine that asks on, whatever it gets, under an ID that does not answer.
+    if (Engines > 1 && errors == 0) begin
+      active <= '1;
+      repeat (3) @(posedge clk);
+      engine    = Queues'(1);
+      events    = '0;
+      hangs[32] = 1'b1;
+      while (given[32] < 1100 && errors == 0) begin
+        alone = 32;
+        repeat (2) @(posedge clk);
+        while (waits[32] != 0) @(posedge clk);
+      end
+      settle;
+    end
     $display("%0d queue pairs: %0d deaths in %0d cycles", Queues, deaths, now);
     over = 1'b1;
   end
