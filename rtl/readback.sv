@@ -317,7 +317,7 @@ module readback
   assign last_word = (valid_i && !publishes_i) ? {28'd0, addr_i[5:2]} + what_i - 32'd1 : '0;
 
   always_ff @(posedge clk_i) begin
-    if (beat_i) data_mem[{beat_pair, put_q[beat_pair]}] <= beat_data_i;
+    if (beat_i) data_mem[{beat_pair, put_q[beat_pair]}] <= beat_fault_i ? '0 : beat_data_i;   // with an error anything may stand there
   end
 
   for (genvar q = 0; q < Slots; q++) begin : gen_lines

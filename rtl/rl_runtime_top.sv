@@ -252,7 +252,6 @@ module rl_runtime_top
   logic        watchdog_idle, watchdog_moves, r_valid, r_given, b_valid, b_given;
   logic [5:0]  r_id, b_id;
   logic [1:0]  r_resp, b_resp;
-  logic [511:0] r_data;
 
   assign starts      = start ? Queues'(16'd1 << start_queue) : '0;
   // What is given up of a queue pair that dies is no error that the bus answered with (R24).
@@ -264,7 +263,6 @@ module rl_runtime_top
   assign read_beat   = (fetch_beat || back_beat || burst_beat) && !r_given;
   assign reads_idle  = fetch_idle && back_idle && bursts_idle;
   assign r_resp      = r_given ? 2'b10 : m_axi_rresp;
-  assign r_data      = r_given ? '0 : m_axi_rdata;                            // what the bus shows then is somebody else's
   assign b_resp      = b_given ? 2'b10 : m_axi_bresp;
   assign slot_names  = slot_valid && (slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_DECODE || slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_PREFILL);
   assign called_off  = stopped || (retired_abort && work.adds_tokens);
@@ -820,7 +818,7 @@ module rl_runtime_top
       .burst_ready_i   (burst_ready),
       .beat_i          (burst_beat),
       .beat_owner_i    (r_id[3:0]),
-      .data_i          (r_data),
+      .data_i          (m_axi_rdata),
       .fault_i         (r_resp != '0),
       .reads_idle_o    (bursts_idle),
       .store_valid_o   (store_valid),
@@ -981,7 +979,7 @@ module rl_runtime_top
     .read_ready_i   (back_ready),
     .beat_i         (back_beat),
     .beat_queue_i   (back_beat_queue),
-    .beat_data_i    (r_data),
+    .beat_data_i    (m_axi_rdata),
     .beat_fault_i   (r_resp != '0),
     .fault_o        (back_fault),
     .fault_queue_o  (back_fault_queue),

@@ -105,10 +105,11 @@ module watchdog
   logic [OwedBits-1:0] owed_q [0:Ids-1];
   logic [Ids-1:0]         owed_some_q;
   logic                 owed_any_q, late_r, late_b;
-  assign r_index   = index_of(1'b0, r_id_i);
-  assign b_index   = index_of(1'b1, b_id_i);
-  assign ar_index  = index_of(1'b0, ar_id_i);
-  assign aw_index  = index_of(1'b1, aw_id_i);
+  // Whatever is not needed without BUS_TIMEOUT is constant then: a simulated cycle pays nothing for it.
+  assign r_index   = owed_any_q ? index_of(1'b0, r_id_i) : '0;
+  assign b_index   = owed_any_q ? index_of(1'b1, b_id_i) : '0;
+  assign ar_index  = armed ? index_of(1'b0, ar_id_i) : '0;
+  assign aw_index  = armed ? index_of(1'b1, aw_id_i) : '0;
   assign r_given_o = given_q && !group[2];
   assign b_given_o = given_q && group[2];
   assign r_ready_o = !r_given_o;
@@ -161,29 +162,29 @@ module watchdog
   assign writes     = armed && aw_i;
   assign comes      = armed && r_valid_o;
   assign done       = armed && b_valid_o;
-  assign come_index = index_of(1'b0, r_id_o);
-  assign done_index = index_of(1'b1, b_id_o);
-  assign r_same     = asks && comes && ar_id_i == r_id_o;
-  assign b_same     = writes && done && aw_id_i == b_id_o;
+  assign come_index = armed ? index_of(1'b0, r_id_o) : '0;
+  assign done_index = armed ? index_of(1'b1, b_id_o) : '0;
+  assign r_same     = asks ? comes && ar_id_i == r_id_o : 1'b0;
+  assign b_same     = writes ? done && aw_id_i == b_id_o : 1'b0;
   assign asked      = asks ? (flying_q[ar_index] ? out_q[ar_index] : '0) + CountBits'(ar_len_i) + CountBits'(!r_same) : '0;
   assign written    = writes ? (flying_q[aw_index] ? out_q[aw_index] : '0) + CountBits'(!b_same) : '0;
   assign came       = comes ? out_q[come_index] - 1'b1 : '0;
   assign ended      = done ? out_q[done_index] - 1'b1 : '0;
 
   // ---------------------------------------------------------------- the looks
-  assign fresh       = fresh_q[look];
-  assign expired     = flying_q[look] && !fresh && !here && age_q >= {1'b0, timeout_i};   // nor answered since the look
+  assign fresh       = armed ? fresh_q[look] : 1'b0;
+  assign expired     = armed ? flying_q[look] && !fresh && !here && age_q >= {1'b0, timeout_i} : 1'b0;   // nor answered since the look
   assign function_id = group == Bursts || group == Owned;
-  assign behind      = flying_q[look] && (function_id ? owed_some_q[look] : (32'(pair) < Queues) && dead_i[pair[QueueBits-1:0]]);
-  assign gives_up    = group != Descriptors && (expired || behind);
-  assign here        = group[2] ? b_valid_o && b_id_o == look_q[5:0] : r_valid_o && r_id_o == look_q[5:0];
-  assign emits       = state_q == Give && left_q != '0 && !given_q && !here;
-  assign moves_o     = die_q != '0 || state_q > Judge || (state_q == Judge && (expired || behind));
-  assign die_o       = die_q & active_i;   // the last answer of one that ends may have come
+  assign behind      = armed ? flying_q[look] && (function_id ? owed_some_q[look] : (32'(pair) < Queues) && dead_i[pair[QueueBits-1:0]]) : 1'b0;
+  assign gives_up    = armed ? group != Descriptors && (expired || behind) : 1'b0;
+  assign here        = armed ? (group[2] ? b_valid_o && b_id_o == look_q[5:0] : r_valid_o && r_id_o == look_q[5:0]) : 1'b0;
+  assign emits       = armed ? state_q == Give && left_q != '0 && !given_q && !here : 1'b0;
+  assign moves_o     = armed ? die_q != '0 || state_q > Judge || (state_q == Judge && (expired || behind)) : 1'b0;
+  assign die_o       = armed ? die_q & active_i : '0;   // the last answer of one that ends may have come
 
   always_comb begin
     victims = '0;
-    if (state_q == Judge && (expired || (behind && function_id))) begin
+    if (expired || (behind && function_id)) begin
       for (int q = 0; q < Queues; q++)
         victims[q] = active_i[q] && !dead_i[q]
                   && (function_id ? owner_i[q] == pair && (engine_i[q] || (group == Owned && events_i[q])) : pair == 4'(q));
@@ -193,7 +194,8 @@ module watchdog
   // The next ID. Of the reads there are three kinds, or two.
   logic [6:0] next;
   always_comb begin
-    if (32'(pair) != Last)                                                    next = {group, pair + 4'd1};
+    if (!armed)                                                               next = look_q;
+    else if (32'(pair) != Last)                                                    next = {group, pair + 4'd1};
     else if (group == Bursts || (Engines == 1 && group == Readback))          next = {Lines, 4'd0};
     else                                                                      next = {group + 3'd1, 4'd0};
   end
@@ -277,7 +279,7 @@ module watchdog
   logic users;
   always_comb begin
     users = 1'b0;
-    for (int q = 0; q < Queues; q++)
+    for (int q = 0; gives_up && q < Queues; q++)
       if (active_i[q] && owner_i[q] == pair && (engine_i[q] || (group == Owned && events_i[q]))) users = 1'b1;
   end
   always_ff @(posedge clk_i) begin

@@ -57,8 +57,12 @@ module rl_runtime_top_watchdog_tb;
   end
 
   // While an answer is given, the bus may show a beat of somebody else.
-  always @(posedge bench.clk) if (bench.rst_n && bench.u_device.u_readback.beat_i && bench.u_device.u_readback.beat_fault_i) begin
-    if (bench.u_device.r_given && bench.u_device.u_readback.beat_data_i != '0) fail("R24: data of the bus is taken with an answer that is given");
+  logic stored = 1'b0;
+  int   stored_at = 0;
+  always @(posedge bench.clk) begin
+    if (stored && bench.u_device.u_readback.data_mem[stored_at] != '0) fail("R24: data of the bus is kept with an answer that is given");
+    stored    <= bench.rst_n && bench.u_device.u_readback.beat_i && bench.u_device.r_given;
+    stored_at <= {bench.u_device.u_readback.beat_pair, bench.u_device.u_readback.put_q[bench.u_device.u_readback.beat_pair]};
   end
 
   int  bound, lost, took, number = 0;

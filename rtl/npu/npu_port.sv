@@ -130,7 +130,7 @@ module npu_port
         tail_q <= tail_q + PtrBits'(read_lines_i);
       end
       if (beat_i) begin
-        fifo_mem[place] <= {fault_i, data_i};
+        fifo_mem[place] <= {fault_i, fault_i ? '0 : data_i};     // with an error anything may stand there
         came_q[place]   <= 1'b1;
         lines_q[beat_owner_i] <= last ? '0 : lines_q[beat_owner_i] + 1'b1;
         if (last) oldest_q[beat_owner_i] <= oldest_q[beat_owner_i] + 1'b1;
