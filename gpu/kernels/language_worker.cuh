@@ -124,11 +124,11 @@ struct Job {
   bool mine;
   // What one thread has decided, each read behind its own barrier.
   bool begins, is_whole, steps, goes_on, gives_up;
+  bool gone;      // whether the session has ended in the middle of a chunk
+  uint8_t taken;  // positions of a chunk: `count`, or as many as have good tokens
   uint32_t token;
   uint32_t position;
-  uint32_t count;  // positions that may be taken at a time, from `position` on; …
-  uint32_t taken;  // … and those of a chunk that are: nobody reads it before the barrier behind its tokens
-  bool gone;       // whether the session has ended meanwhile
+  uint32_t count;  // positions that may be taken at a time, from `position` on
   uint64_t block;  // bus address of that of the position
   uint64_t blocks[kWarp];  // of what is brought; then of a chunk's positions the token, and the next one << 32
   Sequence sequence;
@@ -442,7 +442,7 @@ class Worker {
       const uint32_t wrong = __ballot_sync(kEveryLane, !good);
       // Other warps may not have read `count` yet.
       const bool cuts = wrong != 0 && !DOORBELL_FAULT(TakesLongChunk);
-      if (lane == 0) job.taken = cuts ? max(static_cast<uint32_t>(__ffs(wrong)) - 1, 1u) : job.count;
+      if (lane == 0) job.taken = static_cast<uint8_t>(cuts ? max(static_cast<uint32_t>(__ffs(wrong)) - 1, 1u) : job.count);
     }
     Team::sync();
     return job.taken;
