@@ -14,6 +14,7 @@ use load::{
     transport,
 };
 
+pub mod decode;
 mod load;
 
 /// Round trip of a descriptor over that of a flag.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use doorbell_bench::decoding::{Decode, DecodeShape};
 use doorbell_bench::{BenchError, Language, Load, MACHINE, PROMPT, What};
 use doorbell_devices::machine::Machine;
 use doorbell_lm::Image;
@@ -38,6 +39,23 @@ pub struct Args {
     /// queue pairs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     functions: u8,
+    /// decode: shapes of the language model
+    #[arg(long, value_enum, value_name = "SHAPE", value_delimiter = ',', default_value = "smollm2")]
+    shapes: Vec<DecodeShape>,
+    /// decode: rollouts at a time, a row each
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,8,64,256",
+          value_parser = clap::value_parser!(u32).range(1..=256))]
+    batches: Vec<u32>,
+    /// decode: positions before a rollout's first token, a row each
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "256,2048",
+          value_parser = clap::value_parser!(u32).range(1..=4032))]
+    contexts: Vec<u32>,
+    /// decode: a Python that has torch, which runs the same shape in the same call
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<String>,
+    /// decode: threads of the host that compute meanwhile
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    busy: usize,
 }
 
 impl From<BenchError> for Failure {
@@ -94,12 +112,19 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut figures = Map::from_iter([(MACHINE.to_owned(), Value::Object(Map::from_iter(facts)))]);
     print(&format!("machine: {machine}\n\n"))?;
     let Args { quick, queues, functions, .. } = args;
+    let decode = Decode {
+        shapes: args.shapes,
+        batches: args.batches,
+        contexts: args.contexts,
+        python: args.python,
+        busy: args.busy,
+    };
     let held = match args.what {
         What::Lm | What::Npu | What::All => Held::new()?,
         _ => None,
     };
     let language = held.as_ref().map(Held::language);
-    let load = Load { trace: &trace, quick, queues, functions, language };
+    let load = Load { trace: &trace, quick, queues, functions, language, decode: Some(&decode) };
     // Shown as they come: the whole takes a while.
     let busy = || Busy::new("measuring");
     let mut waits = Some(busy());

@@ -254,7 +254,7 @@ fn r20_versions_come_while_rollouts_run(
 #[rstest]
 fn no_order_of_events_changes_a_byte(#[values(0, 1, 2, 3)] quarter: u64) {
     let each: u64 =
-        std::env::var("DOORBELL_LANGUAGE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(8);
+        std::env::var("DOORBELL_LANGUAGE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4);
     for seed in quarter * each..(quarter + 1) * each {
         let draw = |k: u32, end: u32| mix(seed as u32 ^ mix(k)) % end;
         let group = [1, 2, 3, 5][draw(1, 4) as usize];
