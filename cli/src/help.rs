@@ -32,7 +32,7 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
     (
         "compare",
         "Device",
-        &["workers", "gpus", "queues", "functions", "sq_depth", "cq_depth", "wait_states", "patience"],
+        &["workers", "gpus", "sms", "queues", "functions", "sq_depth", "cq_depth", "wait_states", "patience"],
     ),
     ("compare", "Memory of the RTL", &["latency", "stalls", "reorder", "random_memory"]),
     ("compare", "Faults", &["inject"]),
@@ -85,7 +85,18 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
     (
         "run",
         "Device",
-        &["device", "workers", "queues", "functions", "gpus", "wait", "coalesce", "depth", "device_times"],
+        &[
+            "device",
+            "workers",
+            "queues",
+            "functions",
+            "gpus",
+            "sms",
+            "wait",
+            "coalesce",
+            "depth",
+            "device_times",
+        ],
     ),
     ("run", "Room", &["slots", "credits", "in_flight", "window", "kv_blocks", "share_groups_only"]),
     ("run", "Output", &["store", "no_sync", "perfetto", "no_events", "listen", "json"]),

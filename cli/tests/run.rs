@@ -427,7 +427,8 @@ fn a_perfetto_trace_is_json() {
 #[case("--store /proc/nowhere", 2, "/proc/nowhere")]
 #[case("--depth 3", 2, "sq_depth")]
 #[case("--functions 2", 2, "functions is 2")]
-#[case("--gpus 0", 2, "--gpus are for --device gpu")]
+#[case("--gpus 0", 2, "--gpus is for --device gpu")]
+#[case("--sms 8", 2, "--sms is for --device gpu")]
 #[case(
     "--judge-group --reward resident --checkpoint 8",
     2,

@@ -31,14 +31,14 @@ pub(crate) fn open_bare(queues: u8) -> Result<doorbell_gpu::GpuDevice, DeviceErr
 
 /// Starts a kernel on each GPU and opens its queue pairs, divided among the functions: GPU by GPU, where shards are counted.
 pub(crate) fn open(settings: &Settings, rewards: bool) -> Result<Opened, DeviceError> {
-    let (Gpus { gpus }, each) = (&settings.gpus, usize::from(settings.queues));
+    let (Gpus { gpus, sms }, each) = (&settings.gpus, usize::from(settings.queues));
     let queues = each * usize::from(crate::row(rewards));
     let patience = settings.patience.unwrap_or_else(|| patience(gpus.len() * queues, &settings.queue));
     let config = QueueConfig { patience, ..settings.queue.clone() };
     let bytes = config.shared_bytes()?;
     let language = language(&config);
     let options: Vec<GpuOptions> =
-        gpus.iter().map(|&gpu| GpuOptions { gpu, queues, bytes, sms: None, language }).collect();
+        gpus.iter().map(|&gpu| GpuOptions { gpu, queues, bytes, sms: *sms, language }).collect();
     let devices = doorbell_gpu::open_all(&options)?;
     let first = devices.first().map_or("gpu", |device| device.name()).to_owned();
     let name = name(&first, gpus.len(), each, settings.functions.into());

@@ -117,11 +117,13 @@ impl Default for Memory {
 pub struct Gpus {
     /// By number, each once, and at least one.
     pub gpus: Vec<usize>,
+    /// Multiprocessors to take of each, one more than queue pairs at least; all if not given. Who else computes in this process has the others.
+    pub sms: Option<u32>,
 }
 
 impl Default for Gpus {
     fn default() -> Self {
-        Self { gpus: vec![0] }
+        Self { gpus: vec![0], sms: None }
     }
 }
 

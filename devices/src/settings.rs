@@ -10,7 +10,7 @@ use crate::{OpenError, Settings};
 
 impl Settings {
     /// The keys and their values. Numbers are decimal, or hexadecimal behind `0x`.
-    pub const KEYS: [(&'static str, &'static str); 27] = [
+    pub const KEYS: [(&'static str, &'static str); 28] = [
         ("sq_depth", "slots of the submission queue, a power of two from 2 to 65536"),
         ("cq_depth", "slots of the completion queue, a power of two from 2 to 65536"),
         ("sq_start", "running index at which the submission queue starts"),
@@ -32,6 +32,10 @@ impl Settings {
         ("random_memory", "rtl: 1 if latency, stalls and order are drawn from the seed, else 0"),
         ("seed", "rtl: seed of what is random"),
         ("gpus", "gpu: numbers of the GPUs, as 0 or 0+1"),
+        (
+            "sms",
+            "gpu: multiprocessors to take of each GPU, at least one more than queue pairs; the others are left to the process's other kernels",
+        ),
         ("queues", "queue pairs of the device, on the gpu of each, 1 to 16"),
         ("functions", "functions that the queue pairs are spread over, 1 to 16 and at most as many as those"),
         (
@@ -73,6 +77,7 @@ impl Settings {
             "random_memory" => self.memory.random = switch(value)?,
             "seed" => self.memory.seed = number(value)?,
             "gpus" => self.gpus.gpus = gpus(value, '+')?,
+            "sms" => self.gpus.sms = Some(number(value)?),
             "queues" => self.queues = sixteen(value)?,
             "functions" => self.functions = sixteen(value)?,
             "coalesce_count" => queue.coalesce_count = number(value)?,

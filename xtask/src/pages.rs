@@ -33,6 +33,7 @@ const PLAIN: &[&str] = &[
     "docs/extending.md",
     "docs/gpu-language.md",
     "docs/gpu-queues.md",
+    "docs/gpu-sharing.md",
     "docs/gpu.md",
     "docs/guide/change-rtl.md",
     "docs/guide/embed-c.md",

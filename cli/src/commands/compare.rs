@@ -91,6 +91,9 @@ pub struct Args {
     /// asks for the gpu
     #[arg(long, value_name = "LIST", value_parser = super::gpus)]
     gpus: Option<GpuList>,
+    /// Multiprocessors to take of each GPU, at least one more than queue pairs; by default all
+    #[arg(long, value_name = "N")]
+    sms: Option<u32>,
     /// Queue pairs of each device, on the gpu of each GPU, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     queues: u8,
@@ -479,7 +482,10 @@ fn settings(args: &Args, plan: &ReplayPlan) -> Settings {
         },
         queues: args.queues,
         functions: args.functions,
-        gpus: Gpus { gpus: args.gpus.as_ref().map_or_else(|| vec![0], |GpuList(gpus)| gpus.clone()) },
+        gpus: Gpus {
+            gpus: args.gpus.as_ref().map_or_else(|| vec![0], |GpuList(gpus)| gpus.clone()),
+            sms: args.sms,
+        },
         own_thread: false,
         fault: None,
     }

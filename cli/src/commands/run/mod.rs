@@ -194,6 +194,9 @@ pub struct Args {
     /// GPUs to use as one device, as in 0,1: requests are spread over them; by default the first
     #[arg(long, value_name = "LIST", value_parser = super::gpus)]
     gpus: Option<super::GpuList>,
+    /// Multiprocessors to take of each GPU, at least one more than queue pairs; by default all
+    #[arg(long, value_name = "N")]
+    sms: Option<u32>,
     /// What the hot thread does while nothing moves: poll looks, and gives a simulated device its time; sleep sleeps until the device
     /// interrupts it, and a simulated device has a thread of its own
     #[arg(long, value_name = "HOW", default_value = "poll", conflicts_with = "strict")]
@@ -267,8 +270,12 @@ struct Ran {
 pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     args.seed = identity::seed(args.given_seed, args.store.as_deref())?;
     let kind = Kind::parse(&args.device)?;
-    if args.gpus.is_some() && kind != Kind::Gpu {
-        return Err(Failure::input(format!("--gpus are for --device gpu, and the device is the {kind}")));
+    for (option, is_given) in [("--gpus", args.gpus.is_some()), ("--sms", args.sms.is_some())] {
+        if is_given && kind != Kind::Gpu {
+            return Err(Failure::input(format!(
+                "{option} is for --device gpu, and the device is the {kind}"
+            )));
+        }
     }
     if args.coalesce.is_some() && (args.wait != Wait::Sleep || kind == Kind::Gpu) {
         return Err(Failure::input("--coalesce is for --wait sleep on model or rtl, which interrupt"));

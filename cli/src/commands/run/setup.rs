@@ -276,7 +276,10 @@ fn settings(args: &Args, kind: Kind, options: &Options) -> Settings {
         queues: args.queues,
         functions: args.functions,
         own_thread: sleeps,
-        gpus: args.gpus.as_ref().map_or_else(Gpus::default, |GpuList(gpus)| Gpus { gpus: gpus.clone() }),
+        gpus: Gpus {
+            gpus: args.gpus.as_ref().map_or_else(|| Gpus::default().gpus, |GpuList(gpus)| gpus.clone()),
+            sms: args.sms,
+        },
         fault: None,
     }
 }
