@@ -18,6 +18,7 @@ mod mutants;
 mod pages;
 mod perf;
 mod rtl_test;
+mod sanitize;
 mod seeds;
 mod steps;
 mod synth;
@@ -72,6 +73,8 @@ enum Command {
     Loom,
     /// Run the GPU's kernel, compiled for the CPU, under ThreadSanitizer
     Tsan,
+    /// Run engine 1's probes on a GPU under compute-sanitizer
+    Sanitize(sanitize::Options),
     /// Count the instructions of fixed workloads under callgrind, and hold them to bench/perf.toml
     Perf(perf::Options),
     /// What the device costs in an FPGA, and how fast it is there: a table by module
@@ -145,6 +148,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::GpuCheck => gpu_check::run(&root)?,
         Command::Loom => test::loom(&root)?,
         Command::Tsan => tsan::run(&root, tsan::Cases::All)?,
+        Command::Sanitize(options) => sanitize::run(&root, &options)?,
         Command::Perf(options) => perf::run(&root, &options)?,
         Command::Synth(options) => synth::run(&root, &options)?,
         Command::Lab(options) => return lab::run(&root, &options),
