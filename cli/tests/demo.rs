@@ -86,6 +86,45 @@ fn a_fault_parts_the_stories() {
     assert!(errors.contains("none of these devices takes a fault"), "{errors}");
 }
 
+/// What was recorded stands beside what runs, is compared with it, and must be of the same story.
+#[test]
+fn a_recording_stands_beside_the_devices() {
+    let directory = tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let (code, ..) =
+        run(directory.path(), &["demo", "--devices", "model", "--tokens", "12", "--json", "told.json"]);
+    assert_eq!(code, 0);
+    let mut told: Value = serde_json::from_str(&fs::read_to_string(at("told.json")).unwrap()).unwrap();
+    told["recorded"] = "on another machine".into();
+    told["devices"][0]["device"] = "other".into();
+    fs::write(at("same.json"), told.to_string()).unwrap();
+    told["devices"][0]["log_probabilities"][3] = 1.into();
+    fs::write(at("different.json"), told.to_string()).unwrap();
+    fs::write(at("none.json"), "{}").unwrap();
+    let demo = |file: &str, tokens: &str| {
+        run(directory.path(), &["demo", "--devices", "model", "--tokens", tokens, "--beside", file])
+    };
+    let (code, text, _) = demo("same.json", "12");
+    assert_eq!(code, 0, "{text}");
+    assert!(
+        text.contains("on another machine") && text.contains("keys and values on model, other\n"),
+        "{text}"
+    );
+    let (code, text, _) = demo("different.json", "12");
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("different: other differs from model: a log-probability is another"), "{text}");
+    let (code, text, _) = demo("same.json", "13");
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("token 12 is another"), "{text}");
+    let (code, _, errors) = demo("none.json", "12");
+    assert_eq!(code, 2);
+    assert!(errors.contains("not what `doorbell demo --json` wrote: missing field"), "{errors}");
+    let other = ["demo", "--devices", "model", "--seed", "1", "--beside", "same.json"];
+    let (code, _, errors) = run(directory.path(), &other);
+    assert_eq!(code, 2);
+    assert!(errors.contains("another story: model tiny, seed 0"), "{errors}");
+}
+
 #[test]
 fn colours_come_when_they_are_asked_for_and_quiet_leaves_notes_out() {
     let directory = tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! `doorbell demo`: one story from every device, side by side.
 
 mod panes;
+mod recording;
 mod svg;
 
 use std::fmt::Write as _;
@@ -26,6 +27,7 @@ use crate::output::{self, Output, Sink};
 use crate::paint::{self, Style};
 use crate::session::{Answer, Ask, Listener, Session};
 use panes::{Line, Pane, State};
+use recording::Recording;
 
 /// Columns without a terminal, and at most.
 const WIDTH: usize = 80;
@@ -63,6 +65,9 @@ pub struct Args {
     /// Write what was compared as JSON; '-' is standard output, and the story goes to standard error then
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Compare with what `--json` wrote on another machine, and show it beside the devices of this one
+    #[arg(long, value_name = "FILE.json")]
+    beside: Option<PathBuf>,
     /// Draw what a terminal shows as a picture, for a light page
     #[arg(long, value_name = "FILE.svg")]
     svg: Option<PathBuf>,
@@ -192,6 +197,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let most = args.tokens.min(shape.context - prompt.len());
     let model = Published::new(image.to_bytes(), &image.about.ends).map_err(Failure::input)?;
     kinds.iter().try_for_each(|&kind| models::fits(&model, kind))?;
+    let recorded = args.beside.as_deref().map(|path| Recording::read(path, &args)).transpose()?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
     let light = args.svg.as_deref().map(|path| Output::open("picture", path)).transpose()?;
     let dark = args.svg_dark.as_deref().map(|path| Output::open("picture", path)).transpose()?;
@@ -212,7 +218,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         fault: None,
     };
     let story = Story { text: &text, model: &model, shape: &shape, ask };
-    let mut screen = Screen::new(&args, &kinds, matches!(json, Some(Sink::Standard)));
+    let recorded = recorded.as_ref().map_or(&[][..], Recording::devices);
+    let mut screen = Screen::new(&args, &kinds, recorded, matches!(json, Some(Sink::Standard)));
     let told = thread::scope(|scope| -> Result<Vec<_>, Failure> {
         let (events, heard) = mpsc::channel();
         for (place, &kind) in kinds.iter().enumerate() {
@@ -240,7 +247,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         // A thread that ended without a word has panicked, which the scope tells.
         Ok(told.into_iter().flatten().collect())
     })?;
-    let ending = Ending { kinds: &kinds, told: &told, skipped: &skipped };
+    let ending = Ending { kinds: &kinds, told: &told, recorded, skipped: &skipped };
     let lines = ending.lines();
     screen.end(&lines)?;
     for (picture, theme) in [(light, svg::LIGHT), (dark, svg::DARK)] {
@@ -288,9 +295,10 @@ struct Screen {
 }
 
 impl Screen {
-    fn new(args: &Args, kinds: &[Kind], to_stderr: bool) -> Self {
+    fn new(args: &Args, kinds: &[Kind], recorded: &[recording::Device], to_stderr: bool) -> Self {
         let pane = |kind: &Kind| Pane::new(kind.name(), about(*kind), &args.prompt);
-        let panes: Vec<Pane> = kinds.iter().map(pane).collect();
+        let mut panes: Vec<Pane> = kinds.iter().map(pane).collect();
+        panes.extend(recorded.iter().map(|device| device.pane(&args.prompt)));
         let machines = match panes.len() {
             1 => "one machine".to_owned(),
             2 => "two machines".to_owned(),
@@ -387,6 +395,7 @@ fn about(kind: Kind) -> &'static str {
 struct Ending<'a> {
     kinds: &'a [Kind],
     told: &'a [Result<Told, Failure>],
+    recorded: &'a [recording::Device],
     skipped: &'a [Skipped],
 }
 
@@ -394,13 +403,20 @@ impl Ending<'_> {
     /// The first that differs or failed, and how.
     fn problem(&self) -> Option<String> {
         let first = self.told.first()?;
-        self.kinds.iter().zip(self.told).find_map(|(kind, told)| match (first, told) {
+        let of_this_machine = self.kinds.iter().zip(self.told).find_map(|(kind, told)| match (first, told) {
             (_, Err(failure)) => Some(format!("failed: {kind}: {}", output::plain(&failure.to_string()))),
             (Ok(first), Ok(told)) => {
                 let difference = told.difference(first)?;
                 Some(format!("different: {kind} differs from {}: {difference}", self.kinds[0]))
             }
             (Err(_), Ok(_)) => None,
+        });
+        of_this_machine.or_else(|| {
+            let first = first.as_ref().ok()?;
+            self.recorded.iter().find_map(|device| {
+                let difference = device.difference(first)?;
+                Some(format!("different: {} differs from {}: {difference}", device.name(), self.kinds[0]))
+            })
         })
     }
 
@@ -417,7 +433,8 @@ impl Ending<'_> {
                 lines.push(vec![(Style::Bad, verdict.to_owned()), (Style::Plain, format!(":{rest}"))]);
             }
             (None, Some(Ok(told))) => {
-                let names: Vec<&str> = self.kinds.iter().map(|kind| kind.name()).collect();
+                let mut names: Vec<&str> = self.kinds.iter().map(|kind| kind.name()).collect();
+                names.extend(self.recorded.iter().map(recording::Device::name));
                 let what = "text, tokens, log-probabilities, keys and values";
                 if names.len() > 1 {
                     let rest = format!(": {what} on {}", names.join(", "));
