@@ -451,8 +451,6 @@ module event_ring
   endfunction
 
   assign request   = awake_q ? faulty_q | untold_q[Queues-1:0] : '0;
-  assign same_turn = after_fault_q ? untold_q[told_pair_q] : 1'b0;
-  assign pick_pair = same_turn ? told_pair_q : pick_number[QueueBits-1:0];
 
   round_robin #(.N(Queues)) u_round_robin (
     .clk_i, .rst_ni,
@@ -462,9 +460,20 @@ module event_ring
     .accept_i  (picks && !same_turn)
   );
 
-  assign picks       = request != '0 && (!told_q || frees);
-  assign picks_fault = picks ? !same_turn && faulty_q[pick_pair] : 1'b0;
-  assign picks_life  = picks ? same_turn || !faulty_q[pick_pair] : 1'b0;
+  assign picks = request != '0 && (!told_q || frees);
+
+  always_comb begin
+    same_turn   = 1'b0;
+    pick_pair   = '0;
+    picks_fault = 1'b0;
+    picks_life  = 1'b0;
+    if (picks) begin
+      same_turn   = after_fault_q && untold_q[told_pair_q];
+      pick_pair   = same_turn ? told_pair_q : pick_number[QueueBits-1:0];
+      picks_fault = !same_turn && faulty_q[pick_pair];
+      picks_life  = !picks_fault;
+    end
+  end
 
   always_comb begin
     peers       = '0;
@@ -532,13 +541,13 @@ module event_ring
   end
 
   always_ff @(posedge clk_i) begin
+    if (picks)       told_waited_q <= !same_turn ? '0 : told_q ? one_more(told_waited_q) : one_more(waited_q);
+    else if (told_q) told_waited_q <= one_more(told_waited_q);
     // A fault of a ring that ended is none of the ring that starts: faulty_q forgets it, and so must who picks it in that cycle.
     if (!rst_ni) told_q <= 1'b0;
     else if (told_q || picks) told_q <= picks ? !(picks_fault && waiting_mine[pick_pair]) : !frees;
     if (!rst_ni)    after_fault_q <= 1'b0;
     else if (picks) after_fault_q <= picks_fault;
-    if (picks)       told_waited_q <= !same_turn ? '0 : told_q ? one_more(told_waited_q) : one_more(waited_q);
-    else if (told_q) told_waited_q <= one_more(told_waited_q);
     if (picks) begin
       told_fault_q  <= picks_fault;
       told_pair_q   <= pick_pair;
@@ -716,7 +725,10 @@ module event_ring
   assign dropped_o = dropped_q[read_function];
 
   // What is behind a ring that stopped is told to nobody.
-  assign waits_o = any ? untold_q[Queues-1:0] | (((faulty_q & ~moved) | (told_q ? Queues'(16'd1 << told_for_q) : '0)) & active_i) : '0;
+  always_comb begin
+    waits_o = '0;
+    if (any) waits_o = untold_q[Queues-1:0] | (((faulty_q & ~moved) | (told_q ? Queues'(16'd1 << told_for_q) : '0)) & active_i);
+  end
   assign busy_o = waits_o | flying_q;
   assign moves_o = awake_q;
 
