@@ -251,11 +251,8 @@ module perf_counters
   assign of_queue   = read_addr_i[17:16] == CNT_QUEUE_DESCRIPTORS[17:16] && {1'b0, read_addr_i[15:12]} < 5'(Queues)
                    && read_addr_i[11:6] == CNT_QUEUE_DESCRIPTORS[11:6] && read_addr_i[5:3] <= CNT_QUEUE_ERRORS[5:3];
 
-  always_comb begin
-    of_worker = 1'b0;
-    if (read_i) of_worker = read_addr_i[17:9] == CNT_WORKER_TOKENS[17:9] && {1'b0, read_addr_i[8:5]} < 5'(Workers)
-                         && read_addr_i[4:3] <= CNT_WORKER_STALL_WRITE[4:3];
-  end
+  assign of_worker  = read_i && read_addr_i[17:9] == CNT_WORKER_TOKENS[17:9] && {1'b0, read_addr_i[8:5]} < 5'(Workers)
+                   && read_addr_i[4:3] <= CNT_WORKER_STALL_WRITE[4:3];
 
   always_comb begin
     read_hit_o = 1'b0;

@@ -187,12 +187,8 @@ module readback
   logic                  direct, switches, takes;
   logic [1:0]            need;
   assign quitting = ~on | faulty_q;
-  always_comb begin
-    could = '0;
-    if (parked_q != '0) begin
-      for (int q = 0; q < Slots; q++)
-        could[q] = parked_q[q] && ((need_q[q] == 2'd3) ? flying_q[q] == '0 : here_q[q] >= CountBits'(need_q[q]) || quitting[q]);
-    end
+  for (genvar q = 0; q < Slots; q++) begin : gen_could
+    assign could[q] = parked_q[q] && ((need_q[q] == 2'd3) ? flying_q[q] == '0 : here_q[q] >= CountBits'(need_q[q]) || quitting[q]);
   end
 
   round_robin #(.N(Queues)) u_turn_robin (
@@ -372,7 +368,7 @@ module readback
   logic        ends;
   logic [31:0] score;
   assign ends     = busy_q && state_q == End && flying_q[hand_pair] == '0;
-  assign score    = (!ends || error_q != ERR_NONE || publishes_q) ? '0
+  assign score    = (error_q != ERR_NONE || publishes_q) ? '0
                   : !model_q ? {16'd0, digest_q[31:16] ^ digest_q[15:0]} : tokens_q[15] ? 32'h7FFF_FFFF : {tokens_q, 16'd0};
   assign done_o   = done_q[Queues-1:0];
   assign idle_o   = live_q == '0;
