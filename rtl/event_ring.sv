@@ -725,10 +725,7 @@ module event_ring
   assign dropped_o = dropped_q[read_function];
 
   // What is behind a ring that stopped is told to nobody.
-  always_comb begin
-    waits_o = '0;
-    if (any) waits_o = untold_q[Queues-1:0] | (((faulty_q & ~moved) | (told_q ? Queues'(16'd1 << told_for_q) : '0)) & active_i);
-  end
+  assign waits_o = any ? untold_q[Queues-1:0] | (((faulty_q & ~moved) | (told_q ? Queues'(16'd1 << told_for_q) : '0)) & active_i) : '0;
   assign busy_o = waits_o | flying_q;
   assign moves_o = awake_q;
 

@@ -121,23 +121,17 @@ module watchdog
     end
   end
 
-  always_comb begin
-    owing_o   = '0;
-    sending_o = '0;
-    held_o    = '0;
-    reading_o = '0;
-    if (shown_q.owes) begin
-      for (int q = 0; q < Queues; q++) begin
-        sending_o[q] = owed_some_q[{Lines + 3'd2, PairBits'(q)}];
-        owing_o[q]   = owed_some_q[{Readback, PairBits'(q)}] || owed_some_q[{Lines, PairBits'(q)}] || owed_some_q[{Lines + 3'd1, PairBits'(q)}]
-                    || owed_some_q[{Lines + 3'd2, PairBits'(q)}]
-                    || (dead_i[q] && (owed_some_q[{Bursts, PairBits'(owner_i[q])}] || owed_some_q[{Owned, PairBits'(owner_i[q])}]));
-      end
-      for (int f = 0; f < Functions; f++) begin
-        held_o[f]    = owed_some_q[{Owned, PairBits'(f)}];
-        reading_o[f] = owed_some_q[{Bursts, PairBits'(f)}];
-      end
-    end
+  // Each an expression of its own: a process that sets them anew wakes those who hear of them although they stay as they are.
+  for (genvar q = 0; q < Queues; q++) begin : gen_owing
+    assign sending_o[q] = shown_q.owes ? owed_some_q[{Lines + 3'd2, PairBits'(q)}] : 1'b0;
+    assign owing_o[q]   = shown_q.owes ? owed_some_q[{Readback, PairBits'(q)}] || owed_some_q[{Lines, PairBits'(q)}]
+                                      || owed_some_q[{Lines + 3'd1, PairBits'(q)}] || owed_some_q[{Lines + 3'd2, PairBits'(q)}]
+                                      || (dead_i[q] && (owed_some_q[{Bursts, PairBits'(owner_i[q])}] || owed_some_q[{Owned, PairBits'(owner_i[q])}]))
+                                      : 1'b0;
+  end
+  for (genvar f = 0; f < Functions; f++) begin : gen_held
+    assign held_o[f]    = shown_q.owes ? owed_some_q[{Owned, PairBits'(f)}] : 1'b0;
+    assign reading_o[f] = shown_q.owes ? owed_some_q[{Bursts, PairBits'(f)}] : 1'b0;
   end
 
   // ---------------------------------------------------------------- what is in flight, and the looks
