@@ -8,9 +8,13 @@
 // may make two completions visible, and none of them waits for an event.
 //
 // Events hold nothing back. One goes to the write port while that has nothing else to do, or once it has waited for Patience
-// cycles; one that finds no room in the ring or on the bus is dropped and counted. A queue pair with too many that wait loses its
-// oldest, in the cycle in which a new one becomes visible: so it pays for itself alone. A fault waits in a latch of its queue pair, with
-// the function that it was raised in.
+// cycles since it was chosen; one that finds no room in the ring or on the bus is dropped and counted. A queue pair with too many that wait
+// loses its oldest, in the cycle in which a new one becomes visible: so it pays for itself alone. A fault waits in a latch of its queue pair,
+// with the function that it was raised in.
+//
+// Queue pairs take turns (R28). In a turn a queue pair has an event: a FAULT if it has one. A LIFE event that waits before another queue pair has
+// the next turn is of the same turn, and counts as having waited for as long. So a turn takes Patience once, whatever is told in it, and a
+// FAULT costs the LIFE events of its own queue pair no further turn.
 //
 // Nothing of this moves while no ring runs, and nothing of LIFE while no function wants it, but for what counts the
 // descriptors of each worker.
@@ -430,6 +434,8 @@ module event_ring
   logic [32:0]          told_even_q, told_odd_q;
   logic [TimeBits-1:0]  told_stamp_q;
   logic [5:0]           told_bits_q;
+  logic                 after_fault_q, same_turn;            // the last that was chosen is a FAULT; LIFE of that queue pair waits
+  logic [4:0]           told_waited_q, waited_q;             // since it was chosen
   logic [Queues-1:0]    request, grant_unused, peers;
   logic [15:0]          peer;
   logic [MomentBits-1:0] shown_backlog, told_backlog;
@@ -440,20 +446,34 @@ module event_ring
   logic [6*Queues-1:0]  pick_faults;
   /* verilator lint_on UNUSEDSIGNAL */
 
-  assign request   = !awake_q ? '0 : (faulty_q != '0) ? faulty_q : untold_q[Queues-1:0];
-  assign pick_pair = pick_number[QueueBits-1:0];
+  function automatic logic [4:0] one_more(input logic [4:0] waited);
+    one_more = (waited == Patience) ? Patience : waited + 5'd1;
+  endfunction
+
+  assign request   = awake_q ? faulty_q | untold_q[Queues-1:0] : '0;
 
   round_robin #(.N(Queues)) u_round_robin (
     .clk_i, .rst_ni,
     .request_i (request),
     .grant_o   (grant_unused),
     .number_o  (pick_number),
-    .accept_i  (picks)
+    .accept_i  (picks && !same_turn)
   );
 
-  assign picks       = request != '0 && (!told_q || frees);
-  assign picks_fault = picks && faulty_q != '0;
-  assign picks_life  = picks && faulty_q == '0;
+  assign picks = request != '0 && (!told_q || frees);
+
+  always_comb begin
+    same_turn   = 1'b0;
+    pick_pair   = '0;
+    picks_fault = 1'b0;
+    picks_life  = 1'b0;
+    if (picks) begin
+      same_turn   = after_fault_q && untold_q[told_pair_q];
+      pick_pair   = same_turn ? told_pair_q : pick_number[QueueBits-1:0];
+      picks_fault = !same_turn && faulty_q[pick_pair];
+      picks_life  = !picks_fault;
+    end
+  end
 
   always_comb begin
     peers       = '0;
@@ -521,9 +541,13 @@ module event_ring
   end
 
   always_ff @(posedge clk_i) begin
+    if (picks)       told_waited_q <= !same_turn ? '0 : told_q ? one_more(told_waited_q) : one_more(waited_q);
+    else if (told_q) told_waited_q <= one_more(told_waited_q);
     // A fault of a ring that ended is none of the ring that starts: faulty_q forgets it, and so must who picks it in that cycle.
     if (!rst_ni) told_q <= 1'b0;
     else if (told_q || picks) told_q <= picks ? !(picks_fault && waiting_mine[pick_pair]) : !frees;
+    if (!rst_ni)    after_fault_q <= 1'b0;
+    else if (picks) after_fault_q <= picks_fault;
     if (picks) begin
       told_fault_q  <= picks_fault;
       told_pair_q   <= pick_pair;
@@ -581,7 +605,6 @@ module event_ring
   logic [63:0]  offer_addr_q;
   hw_event_t    offer_event_q;
   logic         phase;
-  logic [4:0]   waited_q;
 
   assign phase = writes ? (given & 32'(size)) == '0 : 1'b0;
 
@@ -591,7 +614,7 @@ module event_ring
       waited_q <= '0;
     end else if (offer_q || writes) begin
       offer_q  <= writes || !event_ready_i;
-      waited_q <= (writes || event_ready_i) ? '0 : (waited_q == Patience) ? Patience : waited_q + 1'b1;
+      waited_q <= writes ? told_waited_q : event_ready_i ? '0 : one_more(waited_q);
     end
     if (writes) begin
       offer_owner_q <= 4'(told_function);

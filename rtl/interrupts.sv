@@ -302,7 +302,10 @@ module interrupts
   logic                 offer_q;
   logic [95:0]          offer_message_q;
 
-  assign sendable = (pending_q != '0) ? Queues'(pending_q & ~mask_q & ~sent_q) & on_i : '0;
+  always_comb begin
+    sendable = '0;
+    if (pending_q != '0) sendable = Queues'(pending_q & ~mask_q & ~sent_q) & on_i;
+  end
   assign moves    = sendable != '0 && (!offer_q || message_ready_i);
 
   round_robin #(.N(Queues)) u_round_robin (

@@ -113,10 +113,18 @@ module read_arbiter
 `ifndef SYNTHESIS
   int read_passed_by, burst_passed_by;
   always_ff @(posedge clk_i) begin
-    read_passed_by  <= (!bus_rst_ni || !shown_q || (mine && granted)) ? 0 : read_passed_by + int'(granted);
-    burst_passed_by <= (!bus_rst_ni || !burst_valid_i || burst_ready_o) ? 0 : burst_passed_by + int'(granted);
-    if (bus_rst_ni && (read_passed_by > Patience + 1 || burst_passed_by > Patience))
-      $fatal(1, "R28 read_arbiter: %0d addresses pass a read, %0d a burst", read_passed_by, burst_passed_by);
+    // Of this process alone.
+    /* verilator lint_off BLKSEQ */
+    if (!bus_rst_ni) begin
+      read_passed_by  = 0;
+      burst_passed_by = 0;
+    end else if (granted) begin
+      read_passed_by  = (!shown_q || mine) ? 0 : read_passed_by + 1;
+      burst_passed_by = (!burst_valid_i || burst_ready_o) ? 0 : burst_passed_by + 1;
+      if (read_passed_by > Patience + 1 || burst_passed_by > Patience)
+        $fatal(1, "R28 read_arbiter: %0d addresses pass a read, %0d a burst", read_passed_by, burst_passed_by);
+    end
+    /* verilator lint_on BLKSEQ */
     if (bus_rst_ni && m_axi_rvalid) begin
       if (m_axi_rid < NPU_READ_AXI_ID ? 32'(m_axi_rid[3:0]) >= 32'(Queues) : Engines == 1 || m_axi_rid >= EVENT_AXI_ID)
         $fatal(1, "R3 read_arbiter: R beat with unknown ID %0d", m_axi_rid);

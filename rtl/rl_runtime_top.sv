@@ -247,7 +247,9 @@ module rl_runtime_top
 
   // The watchdog: answers of the bus, or errors that it gives in their place.
   logic [31:0] bus_timeout;
-  logic [Functions-1:0] events_held;
+  /* verilator lint_off UNUSEDSIGNAL */  // without engine 1
+  logic [Functions-1:0] events_held, bursts_owed;
+  /* verilator lint_on UNUSEDSIGNAL */
   logic [Queues-1:0] die, owing, message_owing, language_q;
   logic        watchdog_idle, watchdog_moves, r_valid, r_given, b_valid, b_given;
   logic [5:0]  r_id, b_id;
@@ -406,6 +408,7 @@ module rl_runtime_top
     .owing_o    (owing),
     .sending_o  (message_owing),
     .held_o     (events_held),
+    .reading_o  (bursts_owed),
     .idle_o     (watchdog_idle),
     .moves_o    (watchdog_moves),
     .ar_i       (m_axi_arvalid && m_axi_arready),
@@ -767,6 +770,19 @@ module rl_runtime_top
     logic [Workers-1:0]    npu_ready, npu_eos;
     logic [Workers*32-1:0] npu_token, npu_logp;
 
+    // R24: functions to which the bus owes answers of engine 1's, and nobody who uses it lives. One who lives asks the bus, and dies.
+    logic [15:0] read_refused, write_refused;
+    always_comb begin
+      read_refused  = 16'(bursts_owed);
+      write_refused = 16'(events_held);
+      if (!watchdog_idle) begin
+        for (int q = 0; q < Queues; q++) if (language_q[q] && !dead[q]) begin
+          read_refused[owners[q]]  = 1'b0;
+          write_refused[owners[q]] = 1'b0;
+        end
+      end
+    end
+
     assign hash_begin   = engine_begin & ~npu_begins;
     assign hash_step    = step & ~npu_runs;
     assign hash_take    = token_take & ~npu_runs;
@@ -821,6 +837,8 @@ module rl_runtime_top
       .data_i          (m_axi_rdata),
       .fault_i         (r_resp != '0),
       .reads_idle_o    (bursts_idle),
+      .read_refused_i  (read_refused),
+      .write_refused_i (write_refused),
       .store_valid_o   (store_valid),
       .store_urgent_o  (store_urgent),
       .store_owner_o   (store_owner),

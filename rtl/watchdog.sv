@@ -8,7 +8,8 @@
 // An ID of a queue pair makes that one die. One of a function (engine 1, events) makes all of its queue pairs die that have something
 // there. While answers of such an ID are owed, what stands behind them is given up at once.
 //
-// Without BUS_TIMEOUT nothing of all this is counted.
+// Without BUS_TIMEOUT nothing of all this is counted, and a simulated cycle costs a test or two: what nobody else reads are variables of one
+// process, which a simulation need not copy in every cycle, and what others read comes behind one registered bit.
 module watchdog
   import core_pkg::*;
 #(
@@ -30,7 +31,8 @@ module watchdog
   output logic [Queues-1:0] die_o,         // for a cycle
   output logic [Queues-1:0] owing_o,       // the bus owes what was given up of it
   output logic [Queues-1:0] sending_o,     // … of its messages
-  output logic [Functions-1:0] held_o,     // … under the ID of a function's events
+  output logic [Functions-1:0] held_o,     // … under the ID of a function's events and stores
+  output logic [Functions-1:0] reading_o,  // … and under that of its bursts
   output logic        idle_o,              // … of any
   output logic        moves_o,             // somebody dies, or something is given up
 
@@ -71,26 +73,8 @@ module watchdog
   localparam logic [1:0] Settle = 2'd2;    // who dies is off before it gets an error
   localparam logic [1:0] Give   = 2'd3;
 
-  logic                 armed;
-  logic [CountBits-1:0] out_q   [0:Ids-1];   // in flight, as the device sees it: beats, and write responses; …
-  logic [Ids-1:0]         flying_q;          // … if there are any
-  logic [Ids-1:0]         fresh_q;           // it has something in flight, or an answer, since the last look
-  logic [TimeBits-1:0]  since_q [0:Ids-1];   // when it last was
-  logic [TimeBits-1:0]  now_q, age_q;
-  logic [1:0]           state_q;
-  logic [2:0]           group;
-  logic [3:0]           pair;
-  logic [6:0]           look_q;            // whose turn it is: kind, queue pair or function
-  logic [IndexBits-1:0] look, r_index, b_index, ar_index, aw_index;
-  logic [1:0]           settle_q;
-  logic                 fresh, expired, function_id, behind, gives_up;
-  logic [CountBits-1:0] left_q;            // to give: what was in flight as it was judged. Whose it is dies with that
-  logic                 given_q, emits, here;
-  logic [Queues-1:0]    victims, die_q;
-
+  logic armed;
   assign armed = timeout_i != '0;
-  assign {group, pair} = look_q;
-  assign look = {group, pair[PairBits-1:0]};
 
   /* verilator lint_off UNUSEDSIGNAL */  // as many queue pairs as were built
   function automatic logic [IndexBits-1:0] index_of(input logic is_write, input logic [5:0] id);
@@ -100,201 +84,211 @@ module watchdog
 
   // ---------------------------------------------------------------- answers
   // A beat or a response of an ID of which some are owed is one that was given up. The bus waits for a cycle with one that is given here.
-  // An engine that gets errors may ask on: so they are more than may be in flight, and never as many as this counts.
-  localparam int OwedBits = 32;
-  logic [OwedBits-1:0] owed_q [0:Ids-1];
-  logic [Ids-1:0]         owed_some_q;
-  logic                 owed_any_q, late_r, late_b;
-  // Whatever is not needed without BUS_TIMEOUT is constant then: a simulated cycle pays nothing for it.
-  assign r_index   = owed_any_q ? index_of(1'b0, r_id_i) : '0;
-  assign b_index   = owed_any_q ? index_of(1'b1, b_id_i) : '0;
-  assign ar_index  = armed ? index_of(1'b0, ar_id_i) : '0;
-  assign aw_index  = armed ? index_of(1'b1, aw_id_i) : '0;
-  assign r_given_o = given_q && !group[2];
-  assign b_given_o = given_q && group[2];
-  assign r_ready_o = !r_given_o;
-  assign b_ready_o = !b_given_o;
-  assign late_r    = owed_any_q ? r_valid_i && !r_given_o && owed_some_q[r_index] : 1'b0;
-  assign late_b    = owed_any_q ? b_valid_i && !b_given_o && owed_some_q[b_index] : 1'b0;
-  assign r_valid_o = r_given_o || (r_valid_i && !late_r);
-  assign b_valid_o = b_given_o || (b_valid_i && !late_b);
-  assign r_id_o    = r_given_o ? look_q[5:0] : r_id_i;
-  assign b_id_o    = b_given_o ? look_q[5:0] : b_id_i;
+  // What others see is one register.
+  typedef struct packed {
+    logic       owes;                      // something is given, or was in the cycle before, or is owed
+    logic       moves;
+    logic       r_given;
+    logic       b_given;
+    logic [5:0] id;                        // … of this ID
+  } shown_t;
+  shown_t               shown_q;
+  logic [Ids-1:0]       owed_some_q;
+  logic [Queues-1:0]    die_q;
+  logic                 late_r, late_b;
+  assign r_given_o = shown_q.r_given;
+  assign b_given_o = shown_q.b_given;
+  assign r_ready_o = !shown_q.r_given;
+  assign b_ready_o = !shown_q.b_given;
+  assign idle_o    = !shown_q.owes;
+  assign moves_o   = shown_q.moves;
+  assign die_o     = shown_q.moves ? die_q & active_i : '0;   // the last answer of one that ends may have come
 
-  always_ff @(posedge clk_i) begin
-    if (!bus_rst_ni) begin
-      owed_some_q <= '0;
-      owed_any_q  <= 1'b0;
-    end else if (given_q || owed_any_q) begin
-      owed_any_q <= given_q || owed_some_q != '0;
-      if (given_q) begin
-        owed_q[look]      <= owed_some_q[look] ? owed_q[look] + 1'b1 : OwedBits'(1);
-        owed_some_q[look] <= 1'b1;
-      end
-      if (late_r) begin
-        owed_q[r_index]      <= owed_q[r_index] - 1'b1;
-        owed_some_q[r_index] <= owed_q[r_index] != OwedBits'(1);
-      end
-      if (late_b) begin
-        owed_q[b_index]      <= owed_q[b_index] - 1'b1;
-        owed_some_q[b_index] <= owed_q[b_index] != OwedBits'(1);
-      end
+  always_comb begin
+    late_r    = 1'b0;
+    late_b    = 1'b0;
+    r_valid_o = r_valid_i;
+    b_valid_o = b_valid_i;
+    r_id_o    = r_id_i;
+    b_id_o    = b_id_i;
+    if (shown_q.owes) begin
+      late_r    = r_valid_i && !shown_q.r_given && owed_some_q[index_of(1'b0, r_id_i)];
+      late_b    = b_valid_i && !shown_q.b_given && owed_some_q[index_of(1'b1, b_id_i)];
+      r_valid_o = shown_q.r_given || (r_valid_i && !late_r);
+      b_valid_o = shown_q.b_given || (b_valid_i && !late_b);
+      if (shown_q.r_given) r_id_o = shown_q.id;
+      if (shown_q.b_given) b_id_o = shown_q.id;
     end
   end
 
+  // Each an expression of its own: a process that sets them anew wakes those who hear of them although they stay as they are.
   for (genvar q = 0; q < Queues; q++) begin : gen_owing
-    assign sending_o[q] = owed_any_q ? owed_some_q[{Lines + 3'd2, PairBits'(q)}] : 1'b0;
-    assign owing_o[q]   = owed_any_q ? owed_some_q[{Readback, PairBits'(q)}] || owed_some_q[{Lines, PairBits'(q)}]
-                                    || owed_some_q[{Lines + 3'd1, PairBits'(q)}] || sending_o[q]
-                                    || (dead_i[q] && (owed_some_q[{Bursts, PairBits'(owner_i[q])}] || owed_some_q[{Owned, PairBits'(owner_i[q])}]))
-                                    : 1'b0;
+    assign sending_o[q] = shown_q.owes ? owed_some_q[{Lines + 3'd2, PairBits'(q)}] : 1'b0;
+    assign owing_o[q]   = shown_q.owes ? owed_some_q[{Readback, PairBits'(q)}] || owed_some_q[{Lines, PairBits'(q)}]
+                                      || owed_some_q[{Lines + 3'd1, PairBits'(q)}] || owed_some_q[{Lines + 3'd2, PairBits'(q)}]
+                                      || (dead_i[q] && (owed_some_q[{Bursts, PairBits'(owner_i[q])}] || owed_some_q[{Owned, PairBits'(owner_i[q])}]))
+                                      : 1'b0;
   end
   for (genvar f = 0; f < Functions; f++) begin : gen_held
-    assign held_o[f] = owed_any_q ? owed_some_q[{Owned, PairBits'(f)}] : 1'b0;
-  end
-  assign idle_o = !given_q && !owed_any_q;
-
-  // ---------------------------------------------------------------- what is in flight
-  logic                 asks, writes, comes, done, r_same, b_same;
-  logic [CountBits-1:0] asked, written, came, ended;      // of those IDs, when this cycle is over
-  logic [IndexBits-1:0] come_index, done_index;
-  assign asks       = armed && ar_i;
-  assign writes     = armed && aw_i;
-  assign comes      = armed && r_valid_o;
-  assign done       = armed && b_valid_o;
-  assign come_index = armed ? index_of(1'b0, r_id_o) : '0;
-  assign done_index = armed ? index_of(1'b1, b_id_o) : '0;
-  assign r_same     = asks ? comes && ar_id_i == r_id_o : 1'b0;
-  assign b_same     = writes ? done && aw_id_i == b_id_o : 1'b0;
-  assign asked      = asks ? (flying_q[ar_index] ? out_q[ar_index] : '0) + CountBits'(ar_len_i) + CountBits'(!r_same) : '0;
-  assign written    = writes ? (flying_q[aw_index] ? out_q[aw_index] : '0) + CountBits'(!b_same) : '0;
-  assign came       = comes ? out_q[come_index] - 1'b1 : '0;
-  assign ended      = done ? out_q[done_index] - 1'b1 : '0;
-
-  // ---------------------------------------------------------------- the looks
-  assign fresh       = armed ? fresh_q[look] : 1'b0;
-  assign expired     = armed ? flying_q[look] && !fresh && !here && age_q >= {1'b0, timeout_i} : 1'b0;   // nor answered since the look
-  assign function_id = group == Bursts || group == Owned;
-  assign behind      = armed ? flying_q[look] && (function_id ? owed_some_q[look] : (32'(pair) < Queues) && dead_i[pair[QueueBits-1:0]]) : 1'b0;
-  assign gives_up    = armed ? group != Descriptors && (expired || behind) : 1'b0;
-  assign here        = armed ? (group[2] ? b_valid_o && b_id_o == look_q[5:0] : r_valid_o && r_id_o == look_q[5:0]) : 1'b0;
-  assign emits       = armed ? state_q == Give && left_q != '0 && !given_q && !here : 1'b0;
-  assign moves_o     = armed ? die_q != '0 || state_q > Judge || (state_q == Judge && (expired || behind)) : 1'b0;
-  assign die_o       = armed ? die_q & active_i : '0;   // the last answer of one that ends may have come
-
-  always_comb begin
-    victims = '0;
-    if (expired || (behind && function_id)) begin
-      for (int q = 0; q < Queues; q++)
-        victims[q] = active_i[q] && !dead_i[q]
-                  && (function_id ? owner_i[q] == pair && (engine_i[q] || (group == Owned && events_i[q])) : pair == 4'(q));
-    end
+    assign held_o[f]    = shown_q.owes ? owed_some_q[{Owned, PairBits'(f)}] : 1'b0;
+    assign reading_o[f] = shown_q.owes ? owed_some_q[{Bursts, PairBits'(f)}] : 1'b0;
   end
 
-  // The next ID. Of the reads there are three kinds, or two.
-  logic [6:0] next;
-  always_comb begin
-    if (!armed)                                                               next = look_q;
-    else if (32'(pair) != Last)                                                    next = {group, pair + 4'd1};
-    else if (group == Bursts || (Engines == 1 && group == Readback))          next = {Lines, 4'd0};
-    else                                                                      next = {group + 3'd1, 4'd0};
-  end
+  // ---------------------------------------------------------------- what is in flight, and the looks
+  // Variables of this process: each is read before it is written, or what was written in the same cycle is meant.
+  localparam int OwedBits = 32;
+  logic [CountBits-1:0] out   [0:Ids-1];   // in flight, as the device sees it: beats, and write responses; …
+  logic [Ids-1:0]       flying;            // … if there are any
+  logic [Ids-1:0]       fresh;             // it has something in flight, or an answer, since the last look
+  logic [TimeBits-1:0]  since [0:Ids-1];   // when it last was
+  logic [OwedBits-1:0]  owed  [0:Ids-1];   // answers that the bus owes, if there are any
+  logic [TimeBits-1:0]  now, age;
+  logic [1:0]           state, settle;
+  logic [2:0]           group;             // whose turn it is: kind, …
+  logic [3:0]           pair;              // … and queue pair or function
+  logic [CountBits-1:0] left;              // to give: what was in flight as it was judged. Whose it is dies with that
+  logic [IndexBits-1:0] look, at;
+  logic                 function_id, here, given, expired, behind, emits, passes;
+  logic [Queues-1:0]    victims;
+`ifndef SYNTHESIS
+  logic users;
+`endif
 
   always_ff @(posedge clk_i) begin
+    /* verilator lint_off BLKSEQ */
+    given = shown_q.r_given || shown_q.b_given;
     if (!rst_ni) begin
-      flying_q <= '0;
-      fresh_q  <= '0;
-      now_q    <= '0;
-      look_q   <= '0;
-      state_q  <= Look;
-      given_q  <= 1'b0;
-      die_q    <= '0;
+      flying    = '0;
+      fresh     = '0;
+      now       = '0;
+      group     = Descriptors;
+      pair      = '0;
+      state     = Look;
+      die_q     <= '0;
+      shown_q   <= '0;
+      shown_q.owes <= given || owed_some_q != '0;
     end else if (armed) begin
-      now_q <= now_q + 1'b1;
-
-      // In flight.
-      if (state_q == Look) fresh_q[look] <= 1'b0;
-      if (asks) begin
-        out_q[ar_index]    <= asked;
-        flying_q[ar_index] <= asked != '0;
-        if (!flying_q[ar_index]) fresh_q[ar_index] <= 1'b1;
-      end
-      if (writes) begin
-        out_q[aw_index]    <= written;
-        flying_q[aw_index] <= written != '0;
-        if (!flying_q[aw_index]) fresh_q[aw_index] <= 1'b1;
-      end
-      if (comes) begin
-        fresh_q[come_index] <= 1'b1;
-        if (!r_same) begin
-          out_q[come_index]    <= came;
-          flying_q[come_index] <= came != '0;
-        end
-      end
-      if (done) begin
-        fresh_q[done_index] <= 1'b1;
-        if (!b_same) begin
-          out_q[done_index]    <= ended;
-          flying_q[done_index] <= ended != '0;
-        end
-      end
-
-      // The looks.
-      die_q   <= '0;
-      given_q <= emits;
-      case (state_q)
+      look        = {group, pair[PairBits-1:0]};
+      function_id = group == Bursts || group == Owned;
+      here        = group[2] ? b_valid_o && b_id_o == {group[1:0], pair} : r_valid_o && r_id_o == {group[1:0], pair};
+      emits       = 1'b0;
+      passes      = 1'b0;
+      victims     = '0;
+      case (state)
         Look: begin
-          state_q <= Judge;
-          age_q   <= fresh ? '0 : now_q - since_q[look];
-          if (fresh) since_q[look] <= now_q;
+          state       = Judge;
+          age         = fresh[look] ? '0 : now - since[look];
+          if (fresh[look]) since[look] = now;
+          fresh[look] = 1'b0;
         end
         Judge: begin
-          die_q    <= victims;
-          settle_q <= '0;
-          if (gives_up) begin
-            left_q  <= out_q[look] - CountBits'(here);
-            state_q <= Settle;
-          end else begin
-            state_q <= Look;
-            look_q  <= next;
+          // Nor was it answered since the look.
+          expired = flying[look] && !fresh[look] && !here && age >= {1'b0, timeout_i};
+          behind  = flying[look] && (function_id ? owed_some_q[look] : (32'(pair) < Queues) && dead_i[pair[QueueBits-1:0]]);
+          if (expired || (behind && function_id)) begin
+            for (int q = 0; q < Queues; q++)
+              victims[q] = active_i[q] && !dead_i[q]
+                        && (function_id ? owner_i[q] == pair && (engine_i[q] || (group == Owned && events_i[q])) : pair == 4'(q));
           end
-        end
-        Settle: begin
-          if (left_q != '0) left_q <= left_q - CountBits'(here);
-          settle_q <= settle_q + 1'b1;
-          if (settle_q == '1) state_q <= Give;
+          settle = '0;
+          left   = out[look] - CountBits'(here);
+          passes = group == Descriptors || !(expired || behind);
+          if (!passes) state = Settle;
+`ifndef SYNTHESIS
+          users = 1'b0;
+          for (int q = 0; q < Queues; q++)
+            if (active_i[q] && owner_i[q] == pair && (engine_i[q] || (group == Owned && events_i[q]))) users = 1'b1;
+          if (!passes && function_id && !users)
+            $fatal(1, "R24 watchdog: no queue pair of function %0d may have what ID %0d waits for", pair, {group[1:0], pair});
+`endif
         end
         default: begin
-          if (left_q != '0) left_q <= left_q - CountBits'(here);
-          else begin
-            state_q <= Look;
-            look_q  <= next;
+          if (state == Give) begin
+            emits  = left != '0 && !given && !here;
+            passes = left == '0;
+          end
+          if (left != '0) left = left - CountBits'(here);
+          if (state == Settle) begin
+            if (settle == '1) state = Give;
+            settle = settle + 1'b1;
           end
         end
       endcase
-    end
-  end
+      // The next ID. Of the reads there are three kinds, or two.
+      if (passes) begin
+        state = Look;
+        if (32'(pair) != Last) pair = pair + 4'd1;
+        else begin
+          pair  = '0;
+          group = (group == Bursts || (Engines == 1 && group == Readback)) ? Lines : group + 3'd1;
+        end
+      end
 
+      // In flight.
+      if (r_valid_o) begin
+        at = index_of(1'b0, r_id_o);
 `ifndef SYNTHESIS
-  logic users;
-  always_comb begin
-    users = 1'b0;
-    for (int q = 0; gives_up && q < Queues; q++)
-      if (active_i[q] && owner_i[q] == pair && (engine_i[q] || (group == Owned && events_i[q]))) users = 1'b1;
-  end
-  always_ff @(posedge clk_i) begin
-    if (rst_ni && armed) begin
-      if (comes && !flying_q[come_index]) $fatal(1, "R24 watchdog: data of ID %0d that nobody awaits", r_id_o);
-      if (done && !flying_q[done_index]) $fatal(1, "R24 watchdog: a write response of ID %0d that nobody awaits", b_id_o);
-      if (given_q && (group == Descriptors || left_q == '0)) $fatal(1, "R24 watchdog: an answer of ID %0d is given that nobody awaits", look_q[5:0]);
-    end
-    if (rst_ni && gives_up && state_q == Judge && function_id) begin
-      if (!users) $fatal(1, "R24 watchdog: no queue pair of function %0d may have what ID %0d waits for", pair, look_q[5:0]);
-    end
-    if (rst_ni && (late_r || late_b)) begin
-      if (late_r && owed_q[r_index] == '0) $fatal(1, "R24 watchdog: data of ID %0d is dropped that is not late", r_id_i);
-      if (late_b && owed_q[b_index] == '0) $fatal(1, "R24 watchdog: a write response of ID %0d is dropped that is not late", b_id_i);
-    end
-  end
+        if (!flying[at]) $fatal(1, "R24 watchdog: data of ID %0d that nobody awaits", r_id_o);
 `endif
+        out[at]    = out[at] - 1'b1;
+        flying[at] = out[at] != '0;
+        fresh[at]  = 1'b1;
+      end
+      if (b_valid_o) begin
+        at = index_of(1'b1, b_id_o);
+`ifndef SYNTHESIS
+        if (!flying[at]) $fatal(1, "R24 watchdog: a write response of ID %0d that nobody awaits", b_id_o);
+`endif
+        out[at]    = out[at] - 1'b1;
+        flying[at] = out[at] != '0;
+        fresh[at]  = 1'b1;
+      end
+      if (ar_i) begin
+        at = index_of(1'b0, ar_id_i);
+        if (!flying[at]) fresh[at] = 1'b1;
+        out[at]    = (flying[at] ? out[at] : '0) + CountBits'(ar_len_i) + 1'b1;
+        flying[at] = 1'b1;
+      end
+      if (aw_i) begin
+        at = index_of(1'b1, aw_id_i);
+        if (!flying[at]) fresh[at] = 1'b1;
+        out[at]    = (flying[at] ? out[at] : '0) + 1'b1;
+        flying[at] = 1'b1;
+      end
+      now = now + 1'b1;
+
+      die_q           <= victims;
+      shown_q.owes    <= emits || given || owed_some_q != '0;
+      shown_q.moves   <= victims != '0 || state > Judge;
+      shown_q.r_given <= emits && !group[2];
+      shown_q.b_given <= emits && group[2];
+      shown_q.id      <= {group[1:0], pair};
+    end else if (shown_q.owes || shown_q.moves) begin
+      shown_q      <= '0;
+      shown_q.owes <= given || owed_some_q != '0;
+    end
+
+    // What the bus owes outlives a reset of the device.
+    if (!bus_rst_ni) begin
+      owed_some_q <= '0;
+      shown_q.owes <= 1'b0;
+    end else if (shown_q.owes) begin
+      if (given) begin
+        at = index_of(shown_q.b_given, shown_q.id);
+        owed[at] = owed_some_q[at] ? owed[at] + 1'b1 : OwedBits'(1);
+        owed_some_q[at] <= 1'b1;
+      end
+      if (late_r) begin
+        at = index_of(1'b0, r_id_i);
+        owed[at] = owed[at] - 1'b1;
+        owed_some_q[at] <= owed[at] != '0;
+      end
+      if (late_b) begin
+        at = index_of(1'b1, b_id_i);
+        owed[at] = owed[at] - 1'b1;
+        owed_some_q[at] <= owed[at] != '0;
+      end
+    end
+    /* verilator lint_on BLKSEQ */
+  end
 endmodule

@@ -1,5 +1,6 @@
 // R23 between functions: what floods the ring of one neither starves nor drops the events of another, each drop is counted once, where it
-// becomes visible, and a FAULT goes into the ring of the function in which it was raised, wherever its queue pair went since.
+// becomes visible, and a FAULT goes into the ring of the function in which it was raised, wherever its queue pair went since. An event
+// waits for a turn of each other queue pair at most, whatever those raise (R28).
 module event_ring_apart_tb;
   import bench_pkg::*;
   import desc_pkg::*;
@@ -196,9 +197,62 @@ module event_ring_apart_tb;
     expect_dropped("beside a fault without room", 0, dropped_0);
   endtask
 
+  // Queue pairs 0 and 2 have a LIFE event in each cycle, and faults in each, as a host raises them that clears ERROR at once. The port takes
+  // an event once it is urgent. Queue pair 1 has a completion, and a fault shortly before or behind it, or none: the LIFE event waits for the
+  // turns of two others, and what was chosen before counts as one. A turn is Patience, and a cycle to go or two.
+  task automatic case_turns;
+    int from, at_life, at_fault, worst, gap, lives_before, faults_before;
+    worst = 0;
+    begin_pair(2, 0, 1'b0);
+    for (int round = 0; round < 400; round++) begin
+      gap           = between(-12, 40);                     // of the fault behind the completion; 32 and more: none
+      lives_before  = lives[1];
+      faults_before = faults[1];
+      from          = -1;
+      at_life       = -1;
+      at_fault      = -1;
+      for (k = 0; k < 400; k++) begin
+        tick;
+        if (at_life < 0 && lives[1] != lives_before) at_life = k;
+        if (at_fault < 0 && faults[1] != faults_before) at_fault = k;
+        ready = urgent;
+        if (k == 100 + round % 70) begin
+          answer(1, 1, 1'b0);
+          from = k;
+        end else begin
+          n = (k % 2 == 0) ? 0 : 2;
+          answer(n, (visible[n] % 2 == 1) ? 1 : 2, 1'b0);
+        end
+        raised[0] = chance(60);
+        raised[Queues + 2] = chance(60);
+        if (gap < 32 && k == 100 + round % 70 + gap) raised[3*Queues + 1] = 1'b1;
+      end
+      if (at_life < 0 || (gap < 32 && at_fault < 0)) fail("R23: an event is not told beside a flood of faults");
+      else begin
+        if (at_life - from > worst) worst = at_life - from;
+        if (gap < 32 && at_fault - from - gap > worst) worst = at_fault - from - gap;
+        if (worst > 3 * (32 + 2) + 4) fail($sformatf("R28: an event of queue pair 1 waited for %0d cycles, its fault %0d behind it", worst, gap));
+      end
+    end
+    raised = '0;
+    ready  = 1'b1;
+    for (k = 0; k < 1000; k++) tick;
+    $display("beside two that flood: %0d cycles at most", worst);
+    on[2] = 1'b0;
+    for (k = 0; k < 20; k++) tick;
+  endtask
+
   initial begin
     @(posedge rst_n);
     tick;
+    begin_pair(0, 0, 1'b1);
+    begin_pair(1, 1, 1'b1);
+    case_turns;
+    on = '0;
+    visible[1] = 0; visible[0] = 0; visible[2] = 0;
+    for (k = 0; k < 3; k++) begin next[k] = 0; lives[k] = 0; end
+    faults[0] = 0; faults[1] = 0;
+    for (k = 0; k < 20; k++) tick;
     begin_pair(0, 0, 1'b1);
     begin_pair(1, 1, 1'b1);
     case_flood;

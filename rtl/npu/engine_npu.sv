@@ -75,6 +75,8 @@ module engine_npu
   input  logic [511:0]            data_i,
   input  logic                    fault_i,
   output logic                    reads_idle_o,
+  input  logic [15:0]             read_refused_i,    // R24, see npu_port
+  input  logic [15:0]             write_refused_i,
   output logic                    store_valid_o,
   output logic                    store_urgent_o,
   output logic [3:0]              store_owner_o,
@@ -460,6 +462,8 @@ module engine_npu
     .write_ready_o  (write_ready),
     .written_o      (written),
     .write_fault_o  (write_fault),
+    .write_owner_i  (store_owner_o),
+    .read_refused_i, .write_refused_i,
     .burst_valid_o, .burst_addr_o, .burst_len_o, .burst_owner_o, .burst_ready_i, .beat_i, .beat_owner_i, .data_i, .fault_i,
     .idle_o         (reads_idle_o),
     .store_valid_o, .store_urgent_o, .store_addr_o, .store_data_o, .store_strobe_o, .store_ready_i, .ack_i, .ack_fault_i

@@ -2,6 +2,10 @@
 // of which no more than Writes are in flight. Data of one function comes in order, of two in any, and goes on in the order in which it
 // was asked for. What was promised to the bus outlives a reset of the device, which lasts until nothing is
 // on its way: its data is dropped.
+//
+// R24: what is asked for of a function whose users of engine 1 are all dead, and to which the bus owes answers under the same ID, does not
+// go to the bus. It is answered here, with errors, behind what the bus was asked for before. So an operation that runs to its end adds
+// nothing to what the bus owes.
 module npu_port
   import npu_unit_pkg::*;
   import npu_control_pkg::*;
@@ -30,6 +34,9 @@ module npu_port
   output logic                    write_ready_o,
   output logic                    written_o,
   output logic                    write_fault_o,
+  input  logic [3:0]              write_owner_i,
+  input  logic [15:0]             read_refused_i,  // of functions: no read goes to the bus, …
+  input  logic [15:0]             write_refused_i, // … and no write
 
   // Of the device's read port; the address stays until it is taken.
   output logic                    burst_valid_o,
@@ -84,34 +91,45 @@ module npu_port
   logic [3:0]           more;
   logic                 last;
   logic                 gives, asks, goes;
+  // A burst that is refused waits until it is its function's oldest, and has a line in each cycle in which the bus has none.
+  logic                 refused_q, denies, comes;
+  logic [3:0]           comes_owner;
 
-  assign burst_valid_o = burst_q;
+  assign burst_valid_o = burst_q && !refused_q;
   assign burst_addr_o  = burst_addr_q;
   assign burst_len_o   = burst_len_q;
   assign burst_owner_o = burst_owner_q;
   assign beat_valid_o  = came_q[head_q];
   assign {beat_fault_o, beat_data_o} = beat_valid_o ? fifo_mem[head_q] : '0;
-  assign {more, first} = beat_i ? start_mem[{beat_owner_i, oldest_q[beat_owner_i]}] : '0;
-  assign place         = beat_i ? first + PtrBits'(lines_q[beat_owner_i]) : '0;
-  assign last          = beat_i && lines_q[beat_owner_i] == more;
+  assign denies        = refused_q ? burst_q && !beat_i && newest_q[burst_owner_q] == oldest_q[burst_owner_q] + 1'b1 : 1'b0;
+  assign comes         = beat_i || denies;
+  assign comes_owner   = denies ? burst_owner_q : beat_owner_i;
+  assign {more, first} = comes ? start_mem[{comes_owner, oldest_q[comes_owner]}] : '0;
+  assign place         = comes ? first + PtrBits'(lines_q[comes_owner]) : '0;
+  assign last          = comes && lines_q[comes_owner] == more;
   assign gives         = beat_valid_o && beat_ready_i;
   assign read_ready_o  = !burst_q && held_q <= (PtrBits+1)'(Depth - 16);
   assign asks          = rst_ni && read_valid_i && read_ready_o;
-  assign goes          = burst_q && burst_ready_i;
+  assign goes          = burst_valid_o ? burst_ready_i : denies && last;
   assign idle_o        = coming_q == '0 && !burst_q;
 
   always_ff @(posedge clk_i) begin
     if (!bus_rst_ni) begin
-      burst_q  <= 1'b0;
-      coming_q <= '0;
+      burst_q   <= 1'b0;
+      refused_q <= 1'b0;
+      coming_q  <= '0;
     end else begin
       if (asks) begin
         burst_q      <= 1'b1;
         burst_addr_q <= {read_line_i, 6'd0};
         burst_len_q  <= {3'd0, read_lines_i} - 8'd1;
         burst_owner_q <= read_owner_i;
-      end else if (goes) burst_q <= 1'b0;
-      if (asks || beat_i) coming_q <= coming_q + (asks ? (PtrBits+1)'(read_lines_i) : '0) - (PtrBits+1)'(beat_i);
+        refused_q     <= read_refused_i[read_owner_i];
+      end else if (goes) begin
+        burst_q   <= 1'b0;
+        refused_q <= 1'b0;
+      end
+      if (asks || comes) coming_q <= coming_q + (asks ? (PtrBits+1)'(read_lines_i) : '0) - (PtrBits+1)'(comes);
     end
     if (!rst_ni) begin
       head_q <= '0;
@@ -129,11 +147,11 @@ module npu_port
         newest_q[read_owner_i] <= newest_q[read_owner_i] + 1'b1;
         tail_q <= tail_q + PtrBits'(read_lines_i);
       end
-      if (beat_i) begin
-        fifo_mem[place] <= {fault_i, fault_i ? '0 : data_i};     // with an error anything may stand there
+      if (comes) begin
+        fifo_mem[place] <= {denies || fault_i, denies || fault_i ? '0 : data_i};     // with an error anything may stand there
         came_q[place]   <= 1'b1;
-        lines_q[beat_owner_i] <= last ? '0 : lines_q[beat_owner_i] + 1'b1;
-        if (last) oldest_q[beat_owner_i] <= oldest_q[beat_owner_i] + 1'b1;
+        lines_q[comes_owner] <= last ? '0 : lines_q[comes_owner] + 1'b1;
+        if (last) oldest_q[comes_owner] <= oldest_q[comes_owner] + 1'b1;
       end
       if (gives) begin
         head_q         <= head_q + 1'b1;
@@ -146,21 +164,24 @@ module npu_port
   // ------------------------------------------------------------------ writes
   logic [WriteBits:0] flight_q;
   logic [4:0]         waited_q;
-  logic               sends;
+  logic               sends, write_refused, denied_q;      // one that was refused has no answer yet
 
-  assign store_valid_o  = rst_ni && write_valid_i && !flight_q[WriteBits];
+  assign write_refused  = write_refused_i[write_owner_i];
+  assign store_valid_o  = rst_ni && write_valid_i && !flight_q[WriteBits] && !write_refused;
   assign store_urgent_o = waited_q == Patience;
   assign store_addr_o   = {write_line_i, 6'd0};
   assign store_data_o   = write_data_i;
   assign store_strobe_o = write_strobe_i;
   assign sends          = store_valid_o && store_ready_i;
-  assign write_ready_o  = store_ready_i && !flight_q[WriteBits];
-  assign written_o      = ack_i;
-  assign write_fault_o  = ack_i && ack_fault_i;
+  assign write_ready_o  = write_refused ? !denied_q : store_ready_i && !flight_q[WriteBits];
+  assign written_o      = ack_i || denied_q;
+  assign write_fault_o  = ack_i ? ack_fault_i : denied_q;
 
   always_ff @(posedge clk_i) begin
     if (!bus_rst_ni)         flight_q <= '0;
     else if (sends || ack_i) flight_q <= flight_q + (WriteBits+1)'(sends) - (WriteBits+1)'(ack_i);
+    if (!rst_ni) denied_q <= 1'b0;
+    else         denied_q <= denied_q ? ack_i : write_valid_i && write_refused;
     if (!rst_ni) waited_q <= '0;
     else if (store_valid_o || waited_q != '0) waited_q <= (sends || !store_valid_o) ? '0 : (waited_q == Patience) ? Patience : waited_q + 1'b1;
   end

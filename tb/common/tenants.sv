@@ -636,8 +636,7 @@ module tenants #(
       seen = 100 * (message_at - done_at - 6) / ((others + 1) * u_bound());
       if (seen > worst_message) worst_message = seen;
       if (seen > 100) fail($sformatf("R28: %0s %0s: a message came after %0d cycles", thing_name(thing), action_name(action), message_at - done_at));
-      // The table's line is promised beside disjoint workers; beside shared ones M, as for a descriptor (R28).
-      seen = 100 * (life_at - done_at - 12 - k_cycles) / (shares ? bound_of(Nop) : (others + 1) * (u_bound() + 32));
+      seen = 100 * (life_at - done_at - 12 - k_cycles) / ((others + 1) * (u_bound() + 32));
       if (seen > worst_event) worst_event = seen;
       if (seen > 100) fail($sformatf("R28: %0s %0s: an event came after %0d cycles", thing_name(thing), action_name(action), life_at - done_at));
     end
