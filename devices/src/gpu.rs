@@ -14,6 +14,19 @@ const LEAST_PATIENCE: u32 = 2_500;
 /// Keys and values of a sequence, at most, in bytes: each multiprocessor has so many. SmolLM2's longest has 97 MB.
 const LARGEST_CACHE: u64 = 256 << 20;
 
+/// Environment variable that says of how many blocks a team is that takes steps of a language model ([`GpuOptions::ranks`]).
+const RANKS: &str = "DOORBELL_GPU_RANKS";
+
+/// The number that it says.
+fn ranks(text: &str) -> Result<u32, DeviceError> {
+    let known = text.trim().parse().ok().filter(|ranks| (1..=64).contains(ranks));
+    known.ok_or_else(|| DeviceError::Config {
+        field: "DOORBELL_GPU_RANKS",
+        value: 0,
+        expected: format!("a number from 1 to 64, not {text:?}"),
+    })
+}
+
 /// See [`Kind::missing`](crate::Kind::missing).
 pub(crate) fn missing() -> Option<String> {
     match doorbell_gpu::open(GpuOptions::default()) {
@@ -37,8 +50,9 @@ pub(crate) fn open(settings: &Settings, rewards: bool) -> Result<Opened, DeviceE
     let config = QueueConfig { patience, ..settings.queue.clone() };
     let bytes = config.shared_bytes()?;
     let language = language(&config);
+    let ranks = std::env::var(RANKS).ok().map(|text| ranks(&text)).transpose()?;
     let options: Vec<GpuOptions> =
-        gpus.iter().map(|&gpu| GpuOptions { gpu, queues, bytes, sms: *sms, language }).collect();
+        gpus.iter().map(|&gpu| GpuOptions { gpu, queues, bytes, sms: *sms, language, ranks }).collect();
     let devices = doorbell_gpu::open_all(&options)?;
     let first = devices.first().map_or("gpu", |device| device.name()).to_owned();
     let name = name(&first, gpus.len(), each, settings.functions.into());
@@ -107,6 +121,16 @@ mod tests {
         assert_eq!(language(&config), Some(LanguageMemory { model_bytes: 640, cache_bytes: 64 }));
         let config = QueueConfig { arena_bytes: [1 << 40; 4], ..config };
         assert_eq!(language(&config).unwrap().cache_bytes, LARGEST_CACHE);
+    }
+
+    #[rstest]
+    #[case("1", Some(1))]
+    #[case(" 64 ", Some(64))]
+    #[case("0", None)]
+    #[case("65", None)]
+    #[case("all", None)]
+    fn sizes_of_teams(#[case] text: &str, #[case] expected: Option<u32>) {
+        assert_eq!(ranks(text).ok(), expected);
     }
 
     #[rstest]

@@ -15,6 +15,7 @@
 #define DOORBELL_FAULT(name) false
 #define DOORBELL_WINDOW(name)
 #define DOORBELL_YIELD()
+#define DOORBELL_SOON()
 #endif
 
 // The shape; the build for the CPU has one of its own.
@@ -228,10 +229,13 @@ struct DeviceState {
 struct LanguageMemory {
   char* models;          // kModels of each function, one behind the other
   uint64_t model_bytes;  // of each, a multiple of 64
-  char* caches;          // keys and values, one of each team
+  char* caches;          // keys and values, one of each warp that is a team, or `columns` of each team of blocks
   uint64_t cache_bytes;  // of each, a multiple of 64
   uint32_t blocks;       // the last of the grid
-  uint32_t teams;        // of each block: 1, or one of each warp; each has a cache
+  uint32_t teams;        // of blocks: 0 where each warp is one
+  uint32_t columns;      // rollouts that a team of blocks has at a time, at most
+  char* benches;         // of each block, where it has teams of blocks: its state of the team, and scratch
+  uint64_t bench_bytes;  // of each, a multiple of 128
 
   __device__ __forceinline__ uint32_t engines() const { return blocks == 0 ? 1 : 2; }
   __device__ __forceinline__ char* model(uint32_t function, uint32_t place) const {

@@ -2,7 +2,7 @@
 // are workers, which take rollouts of engine 0 of every queue; with engine 1 the last blocks run rollouts of it.
 #include "front_end/block.cuh"
 #include "language_probes.cuh"
-#include "language_worker.cuh"
+#include "language_lead.cuh"
 #include "probes.cuh"
 #include "worker.cuh"
 
@@ -19,7 +19,7 @@ doorbell_persistent(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t qu
   }
 }
 
-// With engine 1, of which a team runs a rollout.
+// With engine 1, of which teams run rollouts.
 template <typename Team>
 __device__ __forceinline__ void run_with_language(const Launch& launch, FrontEnd& front_end) {
   __shared__ language::Jobs<Team> jobs;
@@ -39,32 +39,35 @@ __device__ __forceinline__ void run_with_language(const Launch& launch, FrontEnd
   }
 }
 
-// Kernels of their own: what they need of registers is not taken from the first. In one a block runs a rollout, in the other, for small models, a
-// warp.
+// Kernels of their own: what they need of registers is not taken from the first. In one the blocks of a team take steps of several rollouts, in the other, for small
+// models, a warp runs a rollout.
 extern "C" __global__ void __launch_bounds__(kBlockThreads, 1)
 doorbell_language(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t queues, char* models, uint64_t model_bytes,
-                  char* caches, uint64_t cache_bytes, uint32_t language_blocks) {
+                  char* caches, uint64_t cache_bytes, uint32_t language_blocks, uint32_t language_teams, uint32_t columns, char* benches,
+                  uint64_t bench_bytes) {
   extern __shared__ FrontEnd front_end_memory[];
   const Launch launch{state, mailboxes, queues,
-                      LanguageMemory{models, model_bytes, caches, cache_bytes, language_blocks, language::Whole::kTeams}};
+                      LanguageMemory{models, model_bytes, caches, cache_bytes, language_blocks, language_teams, columns, benches, bench_bytes}};
   run_with_language<language::Whole>(launch, front_end_memory[0]);
 }
 
 extern "C" __global__ void __launch_bounds__(kBlockThreads, 1)
 doorbell_language_small(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t queues, char* models, uint64_t model_bytes,
-                        char* caches, uint64_t cache_bytes, uint32_t language_blocks) {
+                        char* caches, uint64_t cache_bytes, uint32_t language_blocks, uint32_t language_teams, uint32_t columns, char* benches,
+                  uint64_t bench_bytes) {
   extern __shared__ FrontEnd front_end_memory[];
   const Launch launch{state, mailboxes, queues,
-                      LanguageMemory{models, model_bytes, caches, cache_bytes, language_blocks, language::Single::kTeams}};
+                      LanguageMemory{models, model_bytes, caches, cache_bytes, language_blocks, 0, 0, nullptr, 0}};
   run_with_language<language::Single>(launch, front_end_memory[0]);
 }
 
 // What the host has to provide: bytes of DeviceState and of the shared memory of a front end and of a block of engine 1,
-// threads of a block, and how many of them run a small model's rollout.
+// threads of a block, and how many of them run a small model's rollout; bytes of the state of a team of blocks.
 extern "C" __global__ void doorbell_sizes(uint32_t* to) {
   to[0] = sizeof(DeviceState);
   to[1] = sizeof(FrontEnd);
   to[2] = language::kMostShared;
   to[3] = kBlockThreads;
   to[4] = language::Single::kThreads;
+  to[5] = language::kBenchState;
 }

@@ -4,8 +4,8 @@
 #ifndef DOORBELL_LANGUAGE_CUH
 #define DOORBELL_LANGUAGE_CUH
 
+#include "language_batch.cuh"
 #include "language_gemma.cuh"
-#include "language_prefill.cuh"
 
 namespace language {
 
@@ -35,6 +35,9 @@ class Block : Frame<Team> {
 
   // The image of a model whose shape `fits`, at a multiple of 64 in memory that this team may read without further order.
   static __device__ __noinline__ void begin(const char* image) { Block().prepare(image); }
+
+  // What all teams of a block read.
+  static __device__ __forceinline__ const Tables& constants() { return Base::tables(); }
 
   // Between these two, behind `begin`, a team that has company in its block takes its steps together with those that run the same model. One
   // that others are not to wait for leaves both out.
@@ -70,7 +73,7 @@ class Block : Frame<Team> {
   static __device__ __forceinline__ uint64_t scratch() { return ChunkLayout::scratch_of<Team>(Block().shared_.shape); }
 
   // Takes a chunk of a prompt, of whose positions none is sampled: language_prefill.cuh. `local` are all keys and values of the sequence. Scratch begins
-  // at a multiple of 64. False if ends() said so, which is asked before each layer.
+  // at a multiple of 64. False if ends() said so, which is asked in each layer and has a barrier of the team in it.
   template <typename Token, typename Ends>
   static __device__ __noinline__ bool prefill(const Chunk& chunk, char* local, Token token, Ends ends) {
     if constexpr (Team::kTeams == 1) return Prefill<Team>::run(chunk, local, token, ends);
@@ -90,6 +93,21 @@ class Block : Frame<Team> {
     stream::wait_for_copies();
     Team::sync();
     return sample_kept();
+  }
+
+  // The token of a column whose draws are truncated, behind a step of several columns: of the logits in its cache, and of what `ranks` ranks have found of it, each
+  // kColumns behind the other.
+  static __device__ __noinline__ Sampled draw(const Column& column, const Candidate* candidates, uint32_t ranks) {
+    Block team;
+    Shared<Team>& shared = team.shared_;
+    const Sampling sampling = column.sampling;
+    if (Team::thread() == 0)
+      shared.step = Step{Cache{column.cache, column.logits}, nullptr, column.token, column.position, sampling};
+    Team::sync();
+    Sampler sampler(team.tables(), sampling.sharpness, Draw::of(sampling.seed, sampling.rollout, column.position + 1));
+    for (uint32_t rank = 0; rank < ranks; rank++) sampler.join(candidates[kColumns * rank]);
+    team.draw_kept(sampler, sampling, team.matrix(shared.tokens).rows);
+    return sampler.sampled();
   }
 
  private:

@@ -119,13 +119,12 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uin
     const char* const block_values = keys + head.kv_half;
     const uint32_t count = min(position - block * kBlock + 1, kBlock);
     // The first values come while the scores are worked out. Those behind the last position are whatever is there, and count 0 times.
-    uint32_t ahead[kAtATime] = {};
+    uint32_t ahead[kAtATime];
+    const char* const own_values = block_values + kLine + (has_channels ? channel : 0);
     const auto fetch = [&](uint32_t first) {
 #pragma unroll
-      for (uint32_t k = 0; k < kAtATime; k++) {
-        const uint32_t token = slots * (first + k) + slot;
-        if (has_channels && token < kBlock) ahead[k] = *reinterpret_cast<const uint32_t*>(block_values + kLine + token * head.width + channel);
-      }
+      for (uint32_t k = 0; k < kAtATime; k++)
+        ahead[k] = *reinterpret_cast<const uint32_t*>(own_values + min(slots * (first + k) + slot, kBlock - 1) * head.width);
     };
     fetch(0);
     int32_t score = kLowest32;
@@ -133,16 +132,24 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uin
     uint32_t value_scale = 0;
     if (is_seen) {
       value_scale = reinterpret_cast<const uint16_t*>(block_values)[lane];
+      const uint32_t of = DOORBELL_FAULT(ScalesAhead) ? min(lane + 1, kBlock - 1) : lane, key_scale = reinterpret_cast<const uint16_t*>(keys)[of];
       int32_t dot = 0;
       const char* const key = keys + kLine + lane * head.width;
-#pragma unroll 4
-      for (uint32_t at = 0; at < head.width; at += 16) {
-        const uint4 k = *reinterpret_cast<const uint4*>(key + at);
-        const uint4 q = *reinterpret_cast<const uint4*>(head.query + at);
-        dot = stream::dot(k.x, q.x, stream::dot(k.y, q.y, stream::dot(k.z, q.z, stream::dot(k.w, q.w, dot))));
+      // 64 channels are on their way at a time; there is nothing behind the last one.
+#pragma unroll 1
+      for (uint32_t at = 0; at < head.width; at += kLine) {
+        uint4 part[4];
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++)
+          part[k] = at + 16 * k < head.width ? *reinterpret_cast<const uint4*>(key + at + 16 * k) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) {
+          if (at + 16 * k >= head.width) break;
+          const uint4 q = *reinterpret_cast<const uint4*>(head.query + at + 16 * k);
+          dot = stream::dot(part[k].x, q.x, stream::dot(part[k].y, q.y, stream::dot(part[k].z, q.z, stream::dot(part[k].w, q.w, dot))));
+        }
       }
-      const uint32_t of = DOORBELL_FAULT(ScalesAhead) ? min(lane + 1, kBlock - 1) : lane;
-      score = score_of(dot, head.query_scale, reinterpret_cast<const uint16_t*>(keys)[of], head.factor);
+      score = score_of(dot, head.query_scale, key_scale, head.factor);
     }
     const int32_t ceiling = (__reduce_max_sync(kEveryLane, score) + 255) >> 8;
     uint32_t which = 0;
@@ -179,7 +186,7 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uin
         // Of 24 bits.
         const int32_t w = token < kBlock ? static_cast<int32_t>(scratch[token]) : 0;
 #pragma unroll
-        for (uint32_t j = 0; j < 4; j++) sums[j] += static_cast<int64>(w) * static_cast<signed char>(ahead[k] >> 8 * j & 0xFF);
+        for (uint32_t j = 0; j < 4; j++) sums[j] = stream::multiply_wide(w, static_cast<signed char>(ahead[k] >> 8 * j & 0xFF), sums[j]);
       }
     }
 #pragma unroll
@@ -205,6 +212,9 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uin
     to->highest = highest;
   }
 }
+
+// `round_divide`, in the code once.
+__device__ __noinline__ int64 divide_apart(int64 numerator, int64 denominator) { return round_divide(numerator, denominator); }
 
 // The mean of one channel of a head, with 10 fraction bits, over its parts, `bytes` each.
 __device__ __forceinline__ int32_t mean_of(const char* parts, uint32_t count, uint32_t bytes, uint32_t width, uint32_t channel) {

@@ -112,7 +112,7 @@ struct Publication {
       length = size;
     }
     __syncwarp();
-    good = header.wide(0) == 0x004D4C62'726F6F44u && header.at(2) == 2 && is_sound(shape) && (memory.teams == 1 ? fits<Whole>(shape) : fits<Single>(shape));
+    good = header.wide(0) == 0x004D4C62'726F6F44u && header.at(2) == 2 && is_sound(shape) && (memory.teams != 0 ? fits<Whole>(shape) : fits<Single>(shape));
     good = good && size <= program_at && header.at(3) == image.at(7) && shape.vocabulary == vocabulary;
     good = good && shape.context == image.at(9) && header.at(15) == entries();
     good = good && shape.kv_block() == 64ull * image.at(10) && size <= memory.model_bytes;

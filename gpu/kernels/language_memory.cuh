@@ -99,6 +99,12 @@ __device__ __forceinline__ int32_t dot(uint32_t a, uint32_t b, int32_t sum) {
   return __dp4a(static_cast<int32_t>(a), static_cast<int32_t>(b), sum);
 }
 
+// A product of two numbers of 32 bits, and `sum`: one instruction, where the compiler takes five for a byte that has become 64 bits wide.
+__device__ __forceinline__ long long multiply_wide(int32_t a, int32_t b, long long sum) {
+  asm("mad.wide.s32 %0, %1, %2, %0;" : "+l"(sum) : "r"(a), "r"(b));
+  return sum;
+}
+
 // 16 rows by 32 channels times 32 channels by 8 columns, of bytes with a sign; all lanes call it, with what PTX calls the fragments of
 // mma.m16n8k32: of rows lane / 4 and 8 behind it four channels each, twice, and the same of a column. The rows' bytes have no sign in the second.
 __device__ __forceinline__ void multiply_tile(int32_t (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {

@@ -60,15 +60,17 @@ class Prefill : Frame<Team> {
  public:
   // Takes `count` tokens from `position` on, which lie in one block of positions: token(k) tells the k-th, the same to all threads. What `Block::step` says of
   // tokens, positions and barriers holds here, too. `local` are all keys and values of the sequence. With `chunk.scratch` begins the residual stream of
-  // each when it returns. Before each layer ends() tells all threads alike whether to give up; then it returns false.
+  // each when it returns. In each layer all threads call ends() behind what they store of keys and values: it waits for those who make what lies below the
+  // chunk, and tells all alike whether to give up; then this returns false.
   template <typename Token, typename Ends>
   static __device__ __forceinline__ bool run(const Chunk& chunk, char* local, Token token, Ends ends) {
     const Prefill team(chunk, local);
     team.embed(token);
 #pragma unroll 1
     for (uint32_t layer = 0; layer < team.shared_.shape.layers; layer++) {
-      if (ends()) return false;
       team.project(layer);
+      team.store_all(layer);
+      if (ends()) return false;
       team.attend(layer);
       team.feed_forward(layer);
     }
@@ -399,14 +401,14 @@ class Prefill : Frame<Team> {
         for (uint32_t k = 2 * r; k < 2 * r + 2; k++) {
           const int64 lower = DOORBELL_FAULT(DropsBin) ? 0 : values[1][tile][k] >> 16;
           // A lane has brought four channels, one for each tile.
-          means[4 * tile_column(k, lane_) + tile] = clamp(round_divide(values[0][tile][k] + lower, denominator));
+          means[4 * tile_column(k, lane_) + tile] = clamp(divide_apart(values[0][tile][k] + lower, denominator));
         }
       }
     }
   }
 
-  // x += W_o * attention.
-  __device__ __noinline__ void attend(uint32_t layer) const {
+  // Turns queries and keys, and stores keys and values. There is no barrier behind it.
+  __device__ __noinline__ void store_all(uint32_t layer) const {
     const Shape& shape = shared_.shape;
     const uint32_t width = shape.head_width, half_bytes = shape.kv_half(), heads = shape.heads + 2 * shape.kv_heads;
     const uint64_t layer_offset = 2ull * shape.kv_heads * half_bytes * layer;
@@ -432,8 +434,13 @@ class Prefill : Frame<Team> {
         if (chunk_.stored_to != nullptr) keep_sys(chunk_.stored_to + half, width, position % kBlock, scratch, scale, lane_);
       }
     }
-    Team::sync();
+  }
 
+  // x += W_o * attention.
+  __device__ __noinline__ void attend(uint32_t layer) const {
+    const Shape& shape = shared_.shape;
+    const uint32_t width = shape.head_width;
+    const uint64_t layer_offset = 2ull * shape.kv_heads * shape.kv_half() * layer;
     // A warp for 32 channels of a head of 16 positions. Means take the place of the queries that `store` has read.
     const uint32_t pieces = width / kBlock, of_head = pieces * ((chunk_.count + kTileRows - 1) / kTileRows);
 #pragma unroll 1

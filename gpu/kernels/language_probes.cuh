@@ -48,7 +48,10 @@ __device__ __forceinline__ void run_probe(LanguageProbe* probe) {
         const uint64_t block = cache + kv_block * (begin / kBlock);
         const Chunk chunk{probe->caches + block, probe->stored == nullptr ? nullptr : probe->stored + block,
                           probe->scratch + probe->scratch_bytes * number, begin, count};
-        Block<Team>::prefill(chunk, probe->caches + cache, [&](uint32_t k) { return probe->prompt[begin + k]; }, [] { return false; });
+        Block<Team>::prefill(chunk, probe->caches + cache, [&](uint32_t k) { return probe->prompt[begin + k]; }, [] {
+          Team::sync();
+          return false;
+        });
         begin += count;
       }
       token = probe->prompt[begin];

@@ -95,16 +95,25 @@ class Sampler {
 
   // The sums, whatever is drawn. All lanes call it.
   __device__ __forceinline__ void count(bool is, int32_t logit) {
-    const int64 most = power_of(__reduce_max_sync(kEveryLane, is ? logit : kLowest32), scaled_by_);
-    const int64 ceiling = (most + 1023) >> 10;
-    const uint32_t own = is ? power_of_logit(tables_.powers, ceiling * 1024 - power_of(logit, scaled_by_)) : 0;
-    const int64 sum = static_cast<int64>(__reduce_add_sync(kEveryLane, own)) << (ceiling & 15);
-    enter(static_cast<int32_t>(ceiling >> 4), sum);
+    const int64 ceiling = ceiling_of(__reduce_max_sync(kEveryLane, is ? logit : kLowest32));
+    const uint32_t own = is ? weight_of(ceiling, logit) : 0;
+    enter_sum(ceiling, __reduce_add_sync(kEveryLane, own));
+  }
+
+  // The parts of `count`: what the highest of 32 logits is rounded up to, each one's weight, and the sum of all 32.
+  __device__ __forceinline__ int64 ceiling_of(int32_t most) const { return (power_of(most, scaled_by_) + 1023) >> 10; }
+  __device__ __forceinline__ uint32_t weight_of(int64 ceiling, int32_t logit) const {
+    return power_of_logit(tables_.powers, ceiling * 1024 - power_of(logit, scaled_by_));
+  }
+  __device__ __forceinline__ void enter_sum(int64 ceiling, uint32_t sum) {
+    enter(static_cast<int32_t>(ceiling >> 4), static_cast<int64>(sum) << (ceiling & 15));
   }
 
   // The best of all lanes, and the sums; the same on every lane.
-  __device__ __forceinline__ Candidate candidate() {
-    for (uint32_t by = 1; by < kWarp; by *= 2) {
+  __device__ __forceinline__ Candidate candidate() { return candidate_of(1); }
+  // The same of the lanes whose numbers are alike modulo so many, a power of 2. They have the same sums.
+  __device__ __forceinline__ Candidate candidate_of(uint32_t lanes) {
+    for (uint32_t by = lanes; by < kWarp; by *= 2) {
       const int64 key = __shfl_xor_sync(kEveryLane, key_, by);
       const uint32_t token = __shfl_xor_sync(kEveryLane, token_, by);
       const int32_t logit = __shfl_xor_sync(kEveryLane, logit_, by);
@@ -114,8 +123,10 @@ class Sampler {
         logit_ = logit;
       }
     }
-    return Candidate{key_, {sums_[0], sums_[1], sums_[2]}, highest_, token_, logit_};
+    return own();
   }
+  // This lane's.
+  __device__ __forceinline__ Candidate own() const { return Candidate{key_, {sums_[0], sums_[1], sums_[2]}, highest_, token_, logit_}; }
 
   // What another warp found.
   __device__ __forceinline__ void join(const Candidate& other) {

@@ -116,18 +116,24 @@ struct TileScales {
   }
 };
 
+// `requantise`, apart from the code that seldom needs it.
+__device__ __noinline__ int32_t requantise_apart(int32_t sum, uint32_t row_scale, uint32_t scale, int32_t shift) {
+  return requantise(sum, row_scale, scale, shift);
+}
+
 // What makes numbers of a column's sums: `requantise`, for shifts as they usually are without branches.
 struct Requantised {
   uint32_t scale;
   int32_t shift;
   bool is_usual;
 
-  static __device__ __forceinline__ Requantised of(const Matrix& matrix, const Activation& activation) {
-    const int32_t shift = shift_of(matrix.exponent, activation.exponent);
+  static __device__ __forceinline__ Requantised of(const Matrix& matrix, const Activation& activation) { return of(matrix.exponent, activation); }
+  static __device__ __forceinline__ Requantised of(int32_t exponent, const Activation& activation) {
+    const int32_t shift = shift_of(exponent, activation.exponent);
     return Requantised{activation.scale, shift, static_cast<uint32_t>(shift) - 1 < 60};
   }
   __device__ __forceinline__ int32_t value(int32_t sum, uint32_t row_scale) const {
-    if (UNLIKELY(!is_usual)) return requantise(sum, row_scale, scale, shift);
+    if (UNLIKELY(!is_usual)) return requantise_apart(sum, row_scale, scale, shift);
     // Of 56 bits: half of what is shifted out is added first.
     const int64 product = static_cast<int64>(sum) * (row_scale * scale >> 8) + (1ll << (shift - 1));
     return clamp(product >> shift);

@@ -4,6 +4,7 @@
 
 #include "language.cuh"
 #include "language_image.cuh"
+#include "language_team.cuh"
 #include "worker.cuh"
 
 namespace language {
@@ -118,6 +119,20 @@ struct Sequence {
   }
 };
 
+// A rollout while a team has it. One thread works on it.
+struct Running {
+  // A course, which shared memory cannot begin with.
+  alignas(8) unsigned char bytes_of_course[sizeof(worker::Course)];
+  const char* image;
+  long long start_clock;
+  uint32_t queue, place_index, error;
+  uint32_t made;    // positions, since it came
+  uint32_t before;  // tokens, when it came
+  bool is_paused, is_prefill, abandoned;
+
+  __device__ __forceinline__ worker::Course& course() { return *reinterpret_cast<worker::Course*>(bytes_of_course); }
+};
+
 // What the threads of a team have in common beside what a step needs.
 struct Job {
   uint32_t what;  // of the slot of its ticket
@@ -137,25 +152,50 @@ struct Job {
 // Parts of a multiprocessor, each of which runs the warps whose numbers are the same modulo these.
 constexpr uint32_t kSchedulers = 4;
 
-// What the teams of a block have in shared memory.
+// What the leader of a team of blocks has besides.
+struct Hub {
+  uint32_t active;     // lanes that have a rollout, a bit each
+  uint32_t prefill;    // the lane that has a PREFILL, or none: 0xFFFFFFFF
+  uint32_t tiles;      // of columns that a step has at most
+  uint32_t held;       // what it has taken, and cannot begin with yet; 0: nothing
+  uint32_t action, lane;
+  uint32_t count;      // columns of a step, or positions of chunks
+  bool begins;         // whether the ranks have not begun with the model yet
+  const char* image;   // of all rollouts
+  bool gone;           // whether the session of a chunk has ended
+  bool has_waited;     // whether it has let others take what waits
+  uint8_t good[kMostRanks];  // positions of each chunk that can be taken
+};
+
+// Rollouts that the leader of a team of blocks has at a time, or the teams of a block.
+template <typename Team>
+constexpr uint32_t kLanesOf = Team::kTeams == 1 ? kColumns : Team::kTeams;
+
+// What the teams of a block have in shared memory. Of a team of blocks the first job is that of a rollout that a block runs alone, too.
 template <typename Team>
 struct Jobs {
   uint32_t waits;  // whether one of them waits for a ticket's rollout
   uint32_t busy[kSchedulers];  // of each part, teams that have a rollout, or have ended
-  Job of[Team::kTeams];
+  Job of[kLanesOf<Team>];
+  Running running[kLanesOf<Team>];
+  Hub hub;
 };
 
 // What they have at most, beside kMostShared: the host asks for both before it starts a kernel (gpu/src/info.rs).
-constexpr uint32_t kMostJobs = 6 << 10;
+constexpr uint32_t kMostJobs = 20 << 10;
 static_assert(sizeof(Jobs<Whole>) <= kMostJobs && sizeof(Jobs<Single>) <= kMostJobs, "gpu/src/info.rs, LANGUAGE_BYTES");
 
 // A team, and the queue from which it takes what it runs.
 template <typename Team>
 class Worker {
+  template <typename>
+  friend class Rank;
+
  public:
-  __device__ Worker(Jobs<Team>& jobs, const Launch& launch, uint32_t number, uint32_t worker_id)
-      : job(jobs.of[Team::number()]), jobs(jobs), state(*launch.state), language(launch.language), worker_id(worker_id),
-        cache{launch.language.caches + launch.language.cache_bytes * number, nullptr} {}
+  // With a job, the cache of that number, and scratch in device memory if it has some.
+  __device__ Worker(Jobs<Team>& jobs, uint32_t job, const Launch& launch, uint32_t cache, uint32_t worker_id, char* scratch = nullptr)
+      : job(jobs.of[job]), jobs(jobs), state(*launch.state), language(launch.language), worker_id(worker_id),
+        cache{launch.language.caches + launch.language.cache_bytes * cache, nullptr}, scratch(scratch) {}
 
   // Takes tickets, each in turn of its arrival, until one tells it to end.
   __device__ void role() {
@@ -172,18 +212,19 @@ class Worker {
       Team::sync();
       if (what == kExit) return;
       if (!mine) continue;
-      run(what >> 16 & 0xFF, what & 0xFFFF, (what & kPaused) != 0);
+      run(what);
       if (Team::kTeams != 1 && Team::thread() == 0) order::add_acq_rel_block(&jobs.busy[Team::number() % kSchedulers], 0u - 1);
     }
   }
 
- private:
+ protected:
   Job& job;
   Jobs<Team>& jobs;
   DeviceState& state;
   const LanguageMemory& language;
   const uint32_t worker_id;
   const Cache cache;
+  char* const scratch;
 
   // Waits for what comes with the next ticket. One thread calls it. Of a block's teams one waits at a time, so that rollouts spread over all
   // blocks: one of two in a block has half of its time at worst, and the others look at nothing that lies outside. It is one of the part that has
@@ -211,9 +252,20 @@ class Worker {
     return is;
   }
 
-  __device__ void take_ticket() {
+  __device__ void take_ticket() { take_ticket(order::take_tickets_gpu(&state.work[kForBlocks].head, 1)); }
+
+  // Takes a ticket if others wait than workers. One thread calls it.
+  __device__ bool try_ticket() {
     WorkQueue& work = state.work[kForBlocks];
-    const uint32_t ticket = order::take_tickets_gpu(&work.head, 1);
+    const uint32_t ticket = order::load_relaxed_gpu(&work.head);
+    if (static_cast<int32_t>(order::load_relaxed_gpu(&work.tail) - ticket) <= 0) return false;
+    if (order::compare_swap_relaxed_gpu(&work.head, ticket, ticket + 1) != ticket) return false;
+    take_ticket(ticket);
+    return true;
+  }
+
+  __device__ void take_ticket(uint32_t ticket) {
+    WorkQueue& work = state.work[kForBlocks];
     uint64_t* const slot = &work.slots[ticket % kWorkSlots];
     for (uint32_t spins = 0;;) {
       // An acquire would empty the first cache at every look, for all teams of the multiprocessor: it comes behind the look that found something.
@@ -239,9 +291,10 @@ class Worker {
 
   // Whether others wait for a block, and a rollout that has made so many steps in its turn gives its own up to them. A turn is as long as a
   // quarter of what has to be brought to where the next one is. One thread calls it.
-  __device__ __forceinline__ bool gives_up(uint32_t made) const {
+  __device__ __forceinline__ bool gives_up(uint32_t made) const { return has_had_turn(made) && others_wait(); }
+  __device__ __forceinline__ bool has_had_turn(uint32_t made) const { return made >= kTurn && made >= job.sequence.first / 4; }
+  __device__ __forceinline__ bool others_wait() const {
     const WorkQueue& work = state.work[kForBlocks];
-    if (made < kTurn || made < job.sequence.first / 4) return false;
     return static_cast<int32_t>(order::load_relaxed_gpu(&work.tail) - order::load_relaxed_gpu(&work.head)) > 0;
   }
 
@@ -273,63 +326,113 @@ class Worker {
     course.since.value = paused.since;
   }
 
-  __device__ __noinline__ void run(uint32_t queue, uint32_t place_index, bool is_paused) {
+  // The model of what is at a place.
+  __device__ __forceinline__ const char* image_of(uint32_t queue, uint32_t place_index) const {
+    const uint32_t function = state.sessions[queue].function, slot = state.sequences[queue][place_index].slot;
+    return language.model(function, state.models[function][slot].place(slot));
+  }
+
+  // Whether the session of what is at a place has been ended (R12).
+  __device__ __forceinline__ bool is_abandoned(uint32_t queue, uint32_t place_index) const {
+    return order::load_relaxed_gpu(&state.abandon[queue * 32]) == state.places[queue][place_index].session;
+  }
+
+  // Begins with what a ticket said; `job.begins` says whether there is anything to do. One thread calls it.
+  __device__ __noinline__ void come(Running& r, uint32_t what) {
+    r.queue = what >> 16 & 0xFF;
+    r.place_index = what & 0xFFFF;
+    r.is_paused = (what & kPaused) != 0;
+    const Place& place = state.places[r.queue][r.place_index];
+    const doorbell_session& session = state.sessions[r.queue];
+    const SequencePlace& at = state.sequences[r.queue][r.place_index];
+    r.is_prefill = place.opcode == DOORBELL_OP_PREFILL;
+    r.start_clock = clock64();
+    r.course() = worker::Course{place.max_tokens, place.period, (place.flags & DOORBELL_FLAG_RESIDENT) != 0};
+    r.error = DOORBELL_ERR_NONE;
+    r.made = 0;
+    r.abandoned = false;
+    if (!r.is_paused) worker::note(state, r.queue, r.place_index, place.flags, &Moments::started, 0);
+    job.gives_up = false;
+    if (r.is_paused) take_up(state.paused[r.queue][r.place_index], r.course());
+    r.before = r.course().produced;
+    // With RESIDENT what has begun goes on to its checkpoint (R20).
+    uint32_t early = told(place);
+    if (early == kKeep && r.is_paused && r.course().resident) early = 0;
+    // What has been told to end before it starts, or goes on, looks at no sequence, and adds no token.
+    if (early != 0 && !DOORBELL_FAULT(StartsRetired)) {
+      r.course().ended_as = early == kStop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_SUPERSEDED;
+    } else {
+      job.sequence.begin(place, at, session, state.models[session.function][at.slot], language.cache_bytes);
+      if (r.is_paused) job.sequence.resume(state.paused[r.queue][r.place_index].position);
+      if (!job.sequence.is_sound) r.error = DOORBELL_ERR_BAD_SEQUENCE;
+    }
+    job.begins = r.course().ended_as == 0 && r.error == DOORBELL_ERR_NONE && !job.sequence.is_idle();
+    r.image = image_of(r.queue, r.place_index);
+    stream::begins_to_read(r.image);
+  }
+
+  // Gives the rollout back, at its end or until its next turn. One thread calls it, for what all threads have written before a barrier.
+  __device__ __noinline__ void go(Running& r) {
+    Place& place = state.places[r.queue][r.place_index];
+    const Shape shape = Shape::read(r.image);
+    // As if its last step took long.
+    for (uint32_t k = 0; r.abandoned && k < 8; k++) DOORBELL_WINDOW(LeavesFunction);
+    stream::ends_reading(r.image);
+    WorkerCounters& counters = state.counters[r.queue];
+    order::count_gpu(&counters.busy, clock64() - r.start_clock);
+    order::count_gpu(&counters.wait, static_cast<uint64_t>(place.wait_states) * (r.course().produced - r.before));
+    if (job.gives_up) {
+      count(place, counters, 0, r.made, shape);
+      give_up(r.queue, r.place_index, r.course());
+      return;
+    }
+    worker::note_end(state, r.queue, r.place_index, place.flags, r.course().produced, 0);
+    if (!r.abandoned) {
+      const uint32_t good = r.is_prefill ? DOORBELL_STATUS_DONE : r.course().ended_as;
+      const uint32_t status = r.error != DOORBELL_ERR_NONE ? DOORBELL_STATUS_ERROR : good;
+      const uint32_t result = r.is_prefill ? 0 : r.course().digest.value;
+      worker::leave_result(place, worker_id, Outcome{status, r.error, r.course().flags, r.course().produced, result});
+    }
+    count(place, counters, r.course().produced, r.made, shape);
+    worker::give_back(state, r.queue, r.place_index);
+  }
+
+  // Runs what a ticket said to its end, or as long as its turn is. All threads call it.
+  __device__ __noinline__ void run(uint32_t what) {
+    const uint32_t queue = what >> 16 & 0xFF, place_index = what & 0xFFFF;
     Place& place = state.places[queue][place_index];
     const doorbell_session& session = state.sessions[queue];
     const SequencePlace& at = state.sequences[queue][place_index];
     const LoadedModel& loaded = state.models[session.function][at.slot];
     const bool is_prefill = place.opcode == DOORBELL_OP_PREFILL;
-    const long long start_clock = clock64();
     // One thread's.
-    worker::Course course{place.max_tokens, place.period, (place.flags & DOORBELL_FLAG_RESIDENT) != 0};
-    uint32_t error = DOORBELL_ERR_NONE, made = 0, before = 0;
-    bool abandoned = false;
-    if (!is_paused) worker::note(state, queue, place_index, place.flags, &Moments::started, Team::thread());
-    if (Team::thread() == 0) {
-      job.gives_up = false;
-      if (is_paused) take_up(state.paused[queue][place_index], course);
-      before = course.produced;
-      // With RESIDENT what has begun goes on to its checkpoint (R20).
-      uint32_t early = told(place);
-      if (early == kKeep && is_paused && course.resident) early = 0;
-      // What has been told to end before it starts, or goes on, looks at no sequence, and adds no token.
-      if (early != 0 && !DOORBELL_FAULT(StartsRetired)) {
-        course.ended_as = early == kStop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_SUPERSEDED;
-      } else {
-        job.sequence.begin(place, at, session, loaded, language.cache_bytes);
-        if (is_paused) job.sequence.resume(state.paused[queue][place_index].position);
-        if (!job.sequence.is_sound) error = DOORBELL_ERR_BAD_SEQUENCE;
-      }
-      job.begins = course.ended_as == 0 && error == DOORBELL_ERR_NONE && !job.sequence.is_idle();
-    }
+    Running r;
+    if (Team::thread() == 0) come(r, what);
     Team::sync();
     bool goes_on = job.begins;
-    const char* const image = language.model(session.function, loaded.place(at.slot));
-    if (Team::thread() == 0) stream::begins_to_read(image);
+    const char* const image = image_of(queue, place_index);
     const Shape shape = Shape::read(image);
     if (goes_on) {
       goes_on = gather(shape);
-      if (!goes_on) error = DOORBELL_ERR_BAD_SEQUENCE;
+      if (!goes_on && Team::thread() == 0) r.error = DOORBELL_ERR_BAD_SEQUENCE;
     }
     if (goes_on) {
       Block<Team>::begin(image);
       // What has wait states holds nobody else up.
       if (place.wait_states == 0) Block<Team>::fall_in();
     }
-    // Where a prompt goes by chunks, bytes of the cache that these need.
-    const uint64_t scratch = goes_on && is_prefill ? Block<Team>::scratch() : 0;
+    // Whether a prompt goes by chunks: a block takes them where it has scratch for one.
+    const uint64_t scratch_bytes = goes_on && is_prefill ? Block<Team>::scratch() : 0;
+    const bool has_scratch = scratch != nullptr && scratch_bytes != 0 && scratch_bytes <= room_of_scratch();
+    uint32_t made = 0;
     while (goes_on) {
       uint32_t ends = 0;
       if (Team::thread() == 0) {
         DOORBELL_YIELD();
         // Looked at behind the step, which hides its latency.
         ends = told(place);
-        abandoned = order::load_relaxed_gpu(&state.abandon[queue * 32]) == place.session;
-        prepare(place, made, is_paused);
-        const bool is_known = job.token < loaded.vocabulary && (!job.sequence.scores || job.sequence.sampling.given < loaded.vocabulary);
-        if (job.block == kNowhere || !is_known) error = DOORBELL_ERR_BAD_SEQUENCE;
-        job.steps = error == DOORBELL_ERR_NONE && !abandoned;
-        job.count = has_scratch(scratch, loaded.vocabulary) ? chunk_of(job.position) : 1;
+        look(r, place, loaded);
+        job.count = has_scratch ? chunk_of(job.position) : 1;
       }
       Team::sync();
       if (!job.steps) break;
@@ -338,8 +441,10 @@ class Worker {
       uint32_t count = 1;
       if (Team::kTeams == 1 && job.count > 1) count = read_chunk(loaded.vocabulary);
       if (Team::kTeams == 1 && count > 1) {
-        abandoned = !take_chunk(place, queue, session, loaded, scratch, count);
-        if (abandoned) break;
+        if (!take_chunk(place, queue, session, count)) {
+          if (Team::thread() == 0) r.abandoned = true;
+          break;
+        }
       } else {
         sampled = Block<Team>::step(with_room(loaded.vocabulary), reinterpret_cast<char*>(job.block), job.token, job.position,
                                     !is_prefill || job.sequence.scores, job.sequence.sampling);
@@ -350,14 +455,15 @@ class Worker {
         Block<Team>::begin(language.model(session.function, other.place(at.slot ^ 1)));
       }
       if (Team::thread() == 0) {
+        r.made = made;
         if (is_prefill) {
           if (count == 1 && job.sequence.scores) score(session, job.position, sampled);
           job.position += count - 1;
           job.goes_on = job.position + 1 != job.sequence.end;
         } else {
-          add(place, queue, course, sampled, ends, loaded);
-          if (course.produced == 1) worker::note(state, queue, place_index, place.flags, &Moments::first_token, 0);
-          job.goes_on = course.ended_as == 0;
+          add(place, queue, r.course(), sampled, ends, loaded);
+          if (r.course().produced == 1) worker::note(state, queue, place_index, place.flags, &Moments::first_token, 0);
+          job.goes_on = r.course().ended_as == 0;
         }
         job.gives_up = job.goes_on && gives_up(made);
       }
@@ -367,33 +473,25 @@ class Worker {
     Block<Team>::fall_out();
     // What every thread has written comes before the news of the end.
     Team::sync();
-    if (Team::thread() != 0) return;
-    // As if its last step took long.
-    for (uint32_t k = 0; abandoned && k < 8; k++) DOORBELL_WINDOW(LeavesFunction);
-    stream::ends_reading(image);
-    WorkerCounters& counters = state.counters[queue];
-    order::count_gpu(&counters.busy, clock64() - start_clock);
-    order::count_gpu(&counters.wait, static_cast<uint64_t>(place.wait_states) * (course.produced - before));
-    if (job.gives_up) {
-      count(place, counters, 0, made, shape);
-      give_up(queue, place_index, course);
-      return;
-    }
-    worker::note_end(state, queue, place_index, place.flags, course.produced, 0);
-    if (!abandoned) {
-      const uint32_t good = is_prefill ? DOORBELL_STATUS_DONE : course.ended_as;
-      const uint32_t status = error != DOORBELL_ERR_NONE ? DOORBELL_STATUS_ERROR : good;
-      const uint32_t result = is_prefill ? 0 : course.digest.value;
-      worker::leave_result(place, worker_id, Outcome{status, error, course.flags, course.produced, result});
-    }
-    count(place, counters, course.produced, made, shape);
-    worker::give_back(state, queue, place_index);
+    if (Team::thread() == 0) go(r);
+  }
+
+  // Before a step: where it is, and `job.steps`, whether anything is wrong with it, or its session has ended. One thread calls it.
+  __device__ __forceinline__ void look(Running& r, const Place& place, const LoadedModel& loaded) {
+    r.abandoned = order::load_relaxed_gpu(&state.abandon[r.queue * 32]) == place.session;
+    prepare(place, r.made, r.is_paused);
+    const bool is_known = job.token < loaded.vocabulary && (!job.sequence.scores || job.sequence.sampling.given < loaded.vocabulary);
+    if (job.block == kNowhere || !is_known) r.error = DOORBELL_ERR_BAD_SEQUENCE;
+    job.steps = r.error == DOORBELL_ERR_NONE && !r.abandoned;
   }
 
   // The cache, with logits at its end where the rollout has them.
   __device__ __forceinline__ Cache with_room(uint32_t vocabulary) const {
     return Cache{cache.local, reinterpret_cast<int32_t*>(cache.local + language.cache_bytes - job.sequence.room_of(vocabulary))};
   }
+
+  // Bytes of scratch of a block that is a rank of a team.
+  __device__ __forceinline__ uint64_t room_of_scratch() const { return language.bench_bytes - kBenchState; }
 
   // The position that is next, its token and its block. One thread calls it.
   __device__ void prepare(const Place& place, uint32_t made, bool is_paused) {
@@ -419,12 +517,6 @@ class Worker {
   // Positions from this one on that a PREFILL may take as a chunk: within one block, so that what is wrong with the table shows at its own position.
   __device__ __forceinline__ uint32_t chunk_of(uint32_t position) const {
     return min(job.sequence.end - position, kBlock - position % kBlock);
-  }
-
-  // Whether the cache has so many bytes, if not 0, behind all blocks of the sequence and ahead of its logits.
-  __device__ __forceinline__ bool has_scratch(uint64_t bytes, uint32_t vocabulary) const {
-    const uint64_t blocks = (job.sequence.end + DOORBELL_BLOCK_TOKENS - 1) / DOORBELL_BLOCK_TOKENS;
-    return bytes != 0 && blocks * job.sequence.block_bytes + bytes + job.sequence.room_of(vocabulary) <= language.cache_bytes;
   }
 
   // Reads the tokens of a chunk. Returns how many of its positions can be taken: those before the first with which something is wrong, which the
@@ -455,12 +547,10 @@ class Worker {
     return job.gone;
   }
 
-  // Takes the chunk that has been read; false if the session ended in its middle, of which any part may be made then. It is asked before each
+  // Takes the chunk that has been read; false if the session ended in its middle, of which any part may be made then. It is asked in each
   // layer, and before each token that is scored. All threads call it.
-  __device__ bool take_chunk(const Place& place, uint32_t queue, const doorbell_session& session, const LoadedModel& loaded, uint64_t scratch,
-                             uint32_t count) {
-    const Chunk chunk{cache.local + job.sequence.block_bytes * (job.position / kBlock), reinterpret_cast<char*>(job.block),
-                      cache.local + language.cache_bytes - job.sequence.room_of(loaded.vocabulary) - scratch, job.position, count};
+  __device__ bool take_chunk(const Place& place, uint32_t queue, const doorbell_session& session, uint32_t count) {
+    const Chunk chunk{cache.local + job.sequence.block_bytes * (job.position / kBlock), reinterpret_cast<char*>(job.block), scratch, job.position, count};
     const auto token = [&](uint32_t k) { return static_cast<uint32_t>(job.blocks[k]); };
     if (!Block<Team>::prefill(chunk, cache.local, token, [&] { return is_gone(place, queue); })) return false;
     if (!job.sequence.scores) return true;
@@ -557,14 +647,6 @@ class Worker {
     }
   }
 };
-
-// The part of a block, the `number`-th of those of engine 1, kept apart from what the other roles hold in registers. Each of its teams is a worker; they count
-// from `first_id` on.
-template <typename Team>
-__device__ __noinline__ void work(Jobs<Team>& jobs, const Launch& launch, uint32_t number, uint32_t first_id) {
-  const uint32_t team = Team::kTeams * number + Team::number();
-  Worker<Team>(jobs, launch, team, first_id + team).role();
-}
 
 }  // namespace language
 

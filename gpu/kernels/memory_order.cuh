@@ -159,6 +159,22 @@ __device__ __forceinline__ void set_bits_gpu(uint32_t* to, uint32_t bits) {
   asm volatile("red.or.relaxed.gpu.global.b32 [%0], %1;" :: "l"(to), "r"(bits) : "memory");
 }
 
+__device__ __forceinline__ void set_bits_gpu(uint64_t* to, uint64_t bits) {
+  asm volatile("red.or.relaxed.gpu.global.b64 [%0], %1;" :: "l"(to), "l"(bits) : "memory");
+}
+
+// Counts an arrival: whoever sees it sees what came before.
+__device__ __forceinline__ void add_release_gpu(uint32_t* to, uint32_t amount) {
+  asm volatile("red.add.release.gpu.global.u32 [%0], %1;" :: "l"(to), "r"(amount) : "memory");
+}
+
+// Takes a ticket, if nobody else has; orders nothing.
+__device__ __forceinline__ uint32_t compare_swap_relaxed_gpu(uint32_t* to, uint32_t expected, uint32_t value) {
+  uint32_t old;
+  asm volatile("atom.cas.relaxed.gpu.global.b32 %0, [%1], %2, %3;" : "=r"(old) : "l"(to), "r"(expected), "r"(value) : "memory");
+  return old;
+}
+
 // Takes the next of a sequence of tickets; orders nothing.
 __device__ __forceinline__ uint32_t take_tickets_gpu(uint32_t* counter, uint32_t count) {
   uint32_t first;

@@ -75,6 +75,37 @@ pub struct GpuOptions {
     pub sms: Option<u32>,
     /// With engine 1, and device memory for it.
     pub language: Option<LanguageMemory>,
+    /// Blocks of a team that takes steps of up to 32 rollouts of engine 1 together, as far as they can be dealt evenly; `None` is 15. Models whose rollouts a warp runs
+    /// ([`LanguageMemory::is_small`]) have none.
+    pub ranks: Option<u32>,
+}
+
+/// Blocks of a team if [`GpuOptions::ranks`] does not tell.
+const RANKS: u32 = 15;
+/// Of a team, at most: `kMostRanks`, gpu/kernels/language_team.cuh.
+const MOST_RANKS: u32 = 64;
+/// Rollouts of a team at a time: `kColumns`, gpu/kernels/language_tiles.cuh.
+const COLUMNS: u32 = 32;
+
+/// How engine 1 has its blocks: teams, to which they are dealt, and rollouts that each has at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Teams {
+    teams: u32,
+    columns: u32,
+}
+
+impl Teams {
+    /// Of so many blocks, where so many bytes are there for keys and values of `cache_bytes` each. A block that runs a rollout alone has room for one, too.
+    fn of(blocks: u32, ranks: Option<u32>, bytes: u64, cache_bytes: u64) -> Self {
+        let ranks = ranks.unwrap_or(RANKS).clamp(1, MOST_RANKS);
+        let teams = (blocks / ranks).max(blocks.div_ceil(MOST_RANKS)).max(1);
+        let room = bytes / cache_bytes.max(1) / u64::from(teams);
+        Self { teams, columns: (room.min(COLUMNS.into()) as u32).max(blocks.div_ceil(teams)) }
+    }
+
+    fn rollouts(self) -> u32 {
+        self.teams * self.columns
+    }
 }
 
 /// What engine 1 gets of a GPU's memory.
@@ -91,7 +122,7 @@ impl LanguageMemory {
     /// Room for models up to which a warp runs a rollout, and not a block.
     pub const SMALL: u64 = 8 << 20;
 
-    /// Device memory beside the longest sequence, in which a block takes prompts by chunks: enough for SmolLM2's shape, and for those of up to twice its widths.
+    /// Device memory of a block for what passes between the phases of a step: enough for SmolLM2's shape, and for those of up to twice its widths.
     const SCRATCH: u64 = 1 << 20;
 
     /// Whether models are small: then each warp runs a rollout of its own, and a shape has to fit its part of the shared memory.
@@ -124,11 +155,7 @@ impl LanguageMemory {
     fn within(self, free: u64, rollouts: u32) -> Self {
         let lines = |bytes: u64| bytes.next_multiple_of(64);
         let most = free / 2 / u64::from(rollouts.max(1)) / 64 * 64;
-        let scratch = if self.is_small() { 0 } else { Self::SCRATCH };
-        Self {
-            model_bytes: lines(self.model_bytes),
-            cache_bytes: (lines(self.cache_bytes) + scratch).min(most),
-        }
+        Self { model_bytes: lines(self.model_bytes), cache_bytes: lines(self.cache_bytes).min(most) }
     }
 }
 
@@ -141,7 +168,7 @@ impl GpuOptions {
 
 impl Default for GpuOptions {
     fn default() -> Self {
-        Self { gpu: 0, queues: 1, bytes: 0, sms: None, language: None }
+        Self { gpu: 0, queues: 1, bytes: 0, sms: None, language: None, ranks: None }
     }
 }
 
@@ -277,10 +304,13 @@ struct Gpu {
     mailboxes: SharedMemory,
     memory: SharedMemory,
     stream: Arc<CudaStream>,
-    /// The kernel's state, and of engine 1 the models, and the keys and values of each rollout at a time.
-    device_memory: [DeviceMemory; 3],
-    /// Blocks that run engine 1.
+    /// The kernel's state, and of engine 1 the models, the keys and values of each rollout at a time, and what each block has beside them.
+    device_memory: [DeviceMemory; 4],
+    /// Blocks that run engine 1, and how it has them.
     language_blocks: u32,
+    teams: Teams,
+    /// Bytes of what each of them has beside keys and values.
+    bench_bytes: u64,
     function: CudaFunction,
     /// Of a block: threads, and bytes of shared memory.
     threads: u32,
@@ -294,7 +324,7 @@ struct Gpu {
 impl Gpu {
     /// Does everything but start the kernel.
     fn ready(options: GpuOptions) -> Result<Self, DeviceError> {
-        let GpuOptions { gpu, queues, bytes, sms, language } = options;
+        let GpuOptions { gpu, queues, bytes, sms, language, ranks } = options;
         if !(1..=MAX_QUEUES).contains(&queues) {
             let expected = format!("1 to {MAX_QUEUES}");
             return Err(DeviceError::Config { field: "queues", value: queues as u64, expected });
@@ -358,9 +388,16 @@ impl Gpu {
         let others = blocks - queues as u32;
         let language_blocks = if language.is_some() { language_blocks(others) } else { 0 };
         let (free, _) = result::mem_get_info().map_err(driver("asking for free memory"))?;
-        let rollouts = language_blocks * if small { sizes.threads / sizes.team_threads } else { 1 };
+        let bench_bytes =
+            if language.is_some() && !small { sizes.bench + LanguageMemory::SCRATCH } else { 0 };
+        let benches = u64::from(language_blocks) * bench_bytes;
+        let free = (free as u64).saturating_sub(benches);
+        let teams =
+            Teams::of(language_blocks, ranks, free / 2, language.map_or(1, |language| language.cache_bytes));
+        let rollouts =
+            if small { language_blocks * (sizes.threads / sizes.team_threads) } else { teams.rollouts() };
         let asked = language;
-        let language = language.map(|language| language.within(free as u64, rollouts));
+        let language = language.map(|language| language.within(free, rollouts));
         if let Some(cut) = asked.zip(language).and_then(|(asked, given)| asked.cut(given, rollouts)) {
             eprintln!("warning: {name}: {cut}");
         }
@@ -375,7 +412,12 @@ impl Gpu {
                 ),
             })
         };
-        let device_memory = [allocate(sizes.state)?, allocate(models as usize)?, allocate(caches as usize)?];
+        let device_memory = [
+            allocate(sizes.state)?,
+            allocate(models as usize)?,
+            allocate(caches as usize)?,
+            allocate(benches as usize)?,
+        ];
         let options = GpuOptions { bytes, language, ..options };
         let (started, taken) = (AtomicBool::new(false), Some(taken));
         Ok(Self {
@@ -386,6 +428,8 @@ impl Gpu {
             stream,
             device_memory,
             language_blocks,
+            teams,
+            bench_bytes,
             function,
             threads: sizes.threads,
             shared,
@@ -405,12 +449,13 @@ impl Gpu {
             shared_mem_bytes: self.shared,
         };
         let mailboxes = self.mailboxes.bus_address();
-        let [state, models, caches] = self.device_memory.each_ref().map(|memory| memory.address);
+        let [state, models, caches, benches] = self.device_memory.each_ref().map(|memory| memory.address);
         let LanguageMemory { model_bytes, cache_bytes } = self.options.language.unwrap_or_default();
         let mut launch = self.stream.launch_builder(&self.function);
         launch.arg(&state).arg(&mailboxes).arg(&queues);
         if self.options.language.is_some() {
             launch.arg(&models).arg(&model_bytes).arg(&caches).arg(&cache_bytes).arg(&self.language_blocks);
+            launch.arg(&self.teams.teams).arg(&self.teams.columns).arg(&benches).arg(&self.bench_bytes);
         }
         count_launch();
         GRAVEYARD.kernel_starts();
@@ -543,6 +588,8 @@ struct Sizes {
     threads: u32,
     /// Those of them that run a small model's rollout.
     team_threads: u32,
+    /// Bytes that a block has of the state of its team.
+    bench: u64,
 }
 
 impl Sizes {
@@ -554,13 +601,13 @@ impl Sizes {
         launch.arg(&to);
         let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
         count_launch();
-        // SAFETY: `doorbell_sizes` writes five words to where `page`, which is larger, lies.
+        // SAFETY: `doorbell_sizes` writes six words to where `page`, which is larger, lies.
         unsafe { launch.launch(config) }?;
         stream.synchronize()?;
-        let mut sizes = [0; 5];
-        page.load_u32s(0, &mut sizes).expect("a page holds five words");
-        let [state, front_end, language, threads, team_threads] = sizes;
-        Ok(Self { state: state as usize, front_end, language, threads, team_threads })
+        let mut sizes = [0; 6];
+        page.load_u32s(0, &mut sizes).expect("a page holds six words");
+        let [state, front_end, language, threads, team_threads, bench] = sizes;
+        Ok(Self { state: state as usize, front_end, language, threads, team_threads, bench: bench.into() })
     }
 }
 
@@ -642,12 +689,31 @@ mod tests {
             cut.contains("174720 bytes") && cut.contains("not 1048576") && cut.contains("BAD_SEQUENCE"),
             "{cut}"
         );
-        // Blocks have room beside the sequence in which they take prompts by chunks.
-        let large = LanguageMemory { model_bytes: LanguageMemory::SMALL + 1, ..memory };
-        assert_eq!(large.within(1 << 30, 100).cache_bytes, (1 << 20) + LanguageMemory::SCRATCH);
         assert!(memory.named(16, 3).contains("three models of 65 bytes for each of 16 queue pairs"));
         assert_eq!(memory.within(1 << 30, 100), LanguageMemory { model_bytes: 128, cache_bytes: 1 << 20 });
         assert_eq!(memory.within(1 << 20, 3), LanguageMemory { model_bytes: 128, cache_bytes: 174_720 });
+    }
+
+    #[rstest]
+    #[case::an_h100(122, None, 32, 8, 32)]
+    #[case::little_memory(122, None, 1, 8, 16)]
+    #[case::some_memory(122, None, 20, 8, 20)]
+    #[case::each_alone(122, Some(1), 1, 122, 1)]
+    #[case::as_large_as_may_be(122, Some(1000), 32, 2, 61)]
+    #[case::few_blocks(3, None, 32, 1, 32)]
+    #[case::none(0, None, 32, 1, 32)]
+    fn blocks_are_dealt_to_teams(
+        #[case] blocks: u32,
+        #[case] ranks: Option<u32>,
+        #[case] each: u64,
+        #[case] teams: u32,
+        #[case] columns: u32,
+    ) {
+        let found = Teams::of(blocks, ranks, u64::from(teams) * each * 1000 + 999, 1000);
+        assert_eq!(found, Teams { teams, columns });
+        assert!(blocks.div_ceil(teams) <= MOST_RANKS && blocks.div_ceil(teams) <= columns);
+        let team = include_str!("../kernels/language_team.cuh");
+        assert!(team.contains(&format!("constexpr uint32_t kMostRanks = {MOST_RANKS};")));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use doorbell_contract::{
     Counter, DescFlags, ErrorCode, HwCompletion, HwDesc, HwSequence, PolicyMode, Register, Status,
 };
 use doorbell_gpu::{GpuDevice, GpuOptions, LanguageMemory};
-use doorbell_gpu_cpu::{CpuKernel, Options};
+use doorbell_gpu_cpu::{CpuKernel, Options, Teams};
 use doorbell_host::{Device as _, Division, Driver, Platform, Ports, QueueConfig};
 
 /// What is tested.
@@ -37,7 +37,17 @@ fn memory() -> LanguageMemory {
 }
 
 fn by_blocks() -> bool {
-    std::env::var("DOORBELL_LANGUAGE_TEAM").is_ok_and(|team| team == "block")
+    std::env::var("DOORBELL_LANGUAGE_TEAM").is_ok_and(|team| team != "warp")
+}
+
+/// How blocks run rollouts on the CPU: `DOORBELL_LANGUAGE_TEAM=3/1/2` is three blocks, which are one team of two rollouts; `block` is one block.
+fn teams() -> Teams {
+    let name = std::env::var("DOORBELL_LANGUAGE_TEAM").unwrap_or_default();
+    let numbers: Vec<usize> = name.split('/').filter_map(|number| number.parse().ok()).collect();
+    match numbers[..] {
+        [blocks, teams, columns] => Teams { blocks, teams, columns },
+        _ => Teams::default(),
+    }
 }
 
 /// Whether lanes are interrupted at random.
@@ -58,6 +68,7 @@ fn device(queues: u8, _functions: u8) -> Device {
         bytes,
         seed,
         stress: stressed(),
+        teams: teams(),
         language: Some(memory()),
         fault: fault(),
         ..Options::default()
@@ -72,13 +83,17 @@ fn fault() -> Option<&'static str> {
     Some(fault.unwrap_or_else(|| panic!("no fault {name}")).to_str().unwrap())
 }
 
+/// Three blocks that are one team, and two teams of two blocks, of three rollouts each: they give their lanes up to each other.
+const ONE_TEAM: &str = "3/1/32";
+const TWO_TEAMS: &str = "4/2/3";
+
 /// Mistakes planted in engine 1, and a test that has to notice each.
-const FAULTS: [(&str, &str); 22] = [
+const FAULTS: [(&str, &str); 27] = [
     ("ChangesTable", "rollouts::r06_"),
     ("DropsBin", "rollouts::r06_"),
     ("DropsLowestBin", "extremes::r06_the_third_bin"),
     ("ScalesAhead", "rollouts::r06_"),
-    ("LosesRow", "rollouts::r06_"),
+    ("LosesRow", "gemma::r06_"),
     ("SwapsBlocks", "rollouts::r26_blocks_lie_in_any_order"),
     ("CopiesShort", "rollouts::r27_members_share_a_prefix"),
     ("TakesOldPrefix", "rollouts::r27_members_share_a_prefix"),
@@ -96,7 +111,15 @@ const FAULTS: [(&str, &str); 22] = [
     ("LeavesFunction", "r19_no_model_is_loaded_over_one"),
     ("SwapsColumns", "rollouts::r27_members_share_a_prefix"),
     ("TakesLongChunk", "refusals::r26_a_token_beyond_the_vocabulary"),
+    ("MeetsNobody", "rollouts::r06_"),
+    ("SkipsRows", "rollouts::r06_"),
+    ("SwapsTile", "rollouts::r06_"),
+    ("JoinsLate", "rollouts_that_wait_for_blocks_take_turns"),
+    ("SwitchesInStep", "versions::"),
 ];
+
+/// Those of teams of blocks: the last ones, and the number of them.
+const OF_TEAMS: usize = 5;
 
 /// Each in a process of its own, as what it breaks may not end.
 #[test]
@@ -104,10 +127,13 @@ fn what_is_planted_is_noticed() {
     if is_gpu() || fault().is_some() || by_blocks() {
         return;
     }
-    for (fault, test) in FAULTS {
+    for (k, (fault, test)) in FAULTS.into_iter().enumerate() {
         // Rows that are lost are those of blocks, whose weights pass through shared memory; and blocks alone take chunks.
-        let team =
-            if ["LosesRow", "SwapsColumns", "TakesLongChunk"].contains(&fault) { "block" } else { "warp" };
+        let team = match fault {
+            _ if k >= FAULTS.len() - OF_TEAMS => ONE_TEAM,
+            "LosesRow" | "SwapsColumns" | "TakesLongChunk" => "block",
+            _ => "warp",
+        };
         let run =
             others(test).env("DOORBELL_FAULT", fault).env("DOORBELL_LANGUAGE_TEAM", team).output().unwrap();
         assert!(!run.status.success(), "{fault} is not noticed by {test}");
@@ -145,6 +171,53 @@ fn r06_blocks_run_rollouts_as_warps_do(
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
 }
 
+/// Teams of blocks make the same, however many there are, and however often rollouts give their lanes up to each other.
+#[rstest::rstest]
+fn r06_teams_run_rollouts_as_warps_do(
+    #[values(ONE_TEAM, TWO_TEAMS)] team: &str,
+    #[values(
+        "gemma::r06_",
+        "refusals::r26_a_token",
+        "rollouts::r06_",
+        "rollouts::r27_",
+        "rollouts_that_wait",
+        "what_waits",
+        "a_session_ends",
+        "r19_",
+        "versions::",
+        "wire::"
+    )]
+    tests: &str,
+) {
+    if fault().is_some() || by_blocks() || is_gpu() {
+        return;
+    }
+    let run = others(tests).env("DOORBELL_LANGUAGE_TEAM", team).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
+}
+
+/// The same where lanes are interrupted at random: at meetings, where rollouts join and leave, and where versions are published.
+#[test]
+fn r06_r26_teams_make_the_same_where_lanes_are_interrupted() {
+    if fault().is_some() || by_blocks() || is_gpu() {
+        return;
+    }
+    for (tests, team, seed) in [
+        ("refusals::r26_a_token", ONE_TEAM, "1"),
+        ("rollouts_that_wait", TWO_TEAMS, "2"),
+        ("wire::r27_a_prefill_scores", ONE_TEAM, "3"),
+        ("what_waits", TWO_TEAMS, "4"),
+    ] {
+        let run = others(tests)
+            .env("DOORBELL_LANGUAGE_TEAM", team)
+            .env("DOORBELL_LANGUAGE_PACE", "stress")
+            .env("DOORBELL_SEED", seed)
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{tests}, seed {seed}: {}", String::from_utf8_lossy(&run.stdout));
+    }
+}
+
 /// A block takes a prompt by chunks whose tokens one of its warps reads, and cuts short: the others may be interrupted at any point of that.
 #[test]
 fn r26_r27_chunks_are_the_same_where_lanes_are_interrupted() {
@@ -176,7 +249,7 @@ const ONE_AT_A_TIME: bool = false;
 
 /// Lets time pass, until it has made a token for each twenty ticks, or as long as those of a PREFILL may take.
 fn pass(device: &mut Device, ticks: u32) {
-    let tick = Duration::from_micros(if is_gpu() { 5 } else { 100 });
+    let tick = Duration::from_nanos(if is_gpu() { 500 } else { 100_000 });
     let start = Instant::now();
     let mut tokens = || device.read_register(Counter::Tokens.lo()).expect("a counter is read at any time");
     let goal = tokens() + ticks / 20;
@@ -289,67 +362,198 @@ fn a_session_ends_while_rollouts_wait_for_their_turns() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// A prompt of SmolLM2's shape with hashed weights, through driver and queue: by chunks, and step by step where the cache has no room beside the sequence. Keys,
-/// values and log-probabilities are the same.
+/// SmolLM2's shape with hashed weights, or the model whose file `DOORBELL_LANGUAGE_MODEL` names, on a GPU whose blocks are teams of so many.
+struct Large {
+    driver: Driver<Device>,
+    regions: doorbell_host::language::LanguageRegions,
+    block: u64,
+    blocks: u64,
+    sequences: u64,
+    vocabulary: u32,
+}
+
+/// A sequence's part of the token region, behind the POLICY's; and of the KV region.
+const LARGE_TOKENS: u64 = 16 << 10;
+const LARGE_SLOT: u64 = 1024;
+
+impl Large {
+    fn new(ranks: Option<u32>, sequences: u64, positions: usize) -> Self {
+        let mut image = doorbell_lm::micro();
+        match std::env::var_os("DOORBELL_LANGUAGE_MODEL") {
+            Some(path) => image = doorbell_lm::Image::read(path.as_ref()).unwrap(),
+            None => image.model = doorbell_lm::hashed(doorbell_lm::Shape::SMOLLM2),
+        }
+        let shape = image.model.shape;
+        let published = doorbell_npu::Published::new(image.to_bytes(), &[]).unwrap();
+        let blocks = positions.div_ceil(32) as u64;
+        let block = 2 * (shape.layers * shape.kv_heads * (64 + 32 * shape.head_width)) as u64;
+        let config = QueueConfig {
+            model_bytes: published.memory.len().next_multiple_of(4096) as u64,
+            arena_bytes: [sequences * blocks * block, 0, 0, 0],
+            kv_bytes: (sequences * LARGE_SLOT).next_multiple_of(4096),
+            token_bytes: (sequences + 1) * LARGE_TOKENS,
+            logp_bytes: (sequences + 1) * LARGE_TOKENS,
+            sq_depth: 1024,
+            cq_depth: 1024,
+            ..host::config()
+        };
+        let memory = LanguageMemory { model_bytes: config.model_bytes, cache_bytes: blocks * block };
+        let bytes = config.shared_bytes().unwrap();
+        let options = GpuOptions { bytes, language: Some(memory), ranks, ..GpuOptions::default() };
+        let driver = Driver::new(doorbell_gpu::open(options).unwrap(), config).unwrap();
+        let regions = driver.language_regions().remove(0);
+        regions.model.write(0, &published.memory).unwrap();
+        let policy = doorbell_host::language::language_policy(1, &published.at(0));
+        driver.token_regions()[0].write(0, &policy).unwrap();
+        let vocabulary = shape.vocabulary as u32;
+        let mut large = Self { driver, regions, block, blocks, sequences, vocabulary };
+        let policy = HwDesc { model_id: 1, ..HwDesc::policy(1, PolicyMode::Wait) }.with_delta_offset(0);
+        large.run(&[policy]);
+        large
+    }
+
+    /// Seconds from the first submission to the last completion.
+    fn run(&mut self, descs: &[HwDesc]) -> f64 {
+        let mut ends = [HwCompletion::default(); 64];
+        let start = Instant::now();
+        let (mut submitted, mut reaped) = (0, 0);
+        while reaped < descs.len() {
+            if submitted < descs.len() {
+                submitted += self.driver.submit(&descs[submitted..]).unwrap();
+            }
+            let count = self.driver.poll(&mut ends).unwrap();
+            for end in &ends[..count] {
+                assert_eq!((end.status, end.error), (Status::Done as u8, 0), "{end:?}");
+            }
+            reaped += count;
+        }
+        start.elapsed().as_secs_f64()
+    }
+
+    /// Gives so many sequences prompts.
+    fn place_all(&self, sequences: usize, length: usize) {
+        let mut draws = host::Draws(1);
+        for number in 0..sequences as u64 {
+            let prompt: Vec<u32> = (0..length).map(|_| draws.below(self.vocabulary)).collect();
+            self.place(number, &prompt);
+        }
+    }
+
+    fn place(&self, number: u64, prompt: &[u32]) {
+        assert!(number < self.sequences);
+        let tokens = (number + 1) * LARGE_TOKENS;
+        self.driver.token_regions()[0].write(tokens, prompt).unwrap();
+        let first = (number * self.blocks) as u32;
+        let table: Vec<u32> = (first..first + self.blocks as u32).collect();
+        let record = HwSequence { sharpness: 1_512_775, prompt: tokens, ..HwSequence::default() };
+        self.regions.place_sequence(number * LARGE_SLOT, record, &table).unwrap();
+    }
+
+    fn prefill(&self, number: u64, length: usize) -> HwDesc {
+        let id = number as u32 + 7;
+        let kv_offset = number * LARGE_SLOT;
+        HwDesc { model_id: 1, kv_offset, ..HwDesc::open_group(id, length as u32, 0) }.with_version(1)
+    }
+
+    /// Everything that the sequences have: keys and values, tokens, log-probabilities.
+    fn found(&self, sequences: u64) -> (Vec<u8>, Vec<u32>, Vec<u32>) {
+        let mut kept = vec![0; (sequences * self.blocks * self.block) as usize];
+        self.regions.arenas[0].read(0, &mut kept).unwrap();
+        let mut tokens = vec![0_u32; (sequences * LARGE_TOKENS / 4) as usize];
+        let mut logps = tokens.clone();
+        self.driver.token_regions()[0].read(LARGE_TOKENS, &mut tokens).unwrap();
+        self.driver.logp_regions()[0].read(LARGE_TOKENS, &mut logps).unwrap();
+        (kept, tokens, logps)
+    }
+}
+
+/// The numbers that an environment variable lists.
+fn numbers(name: &str, default: &str) -> Vec<usize> {
+    let text = std::env::var(name).unwrap_or(default.to_owned());
+    text.split(',').map(|number| number.parse().unwrap_or_else(|error| panic!("{name}: {error}"))).collect()
+}
+/// The sizes of teams that `DOORBELL_LANGUAGE_RANKS` lists; 0 is the default's.
+fn ranks(default: &str) -> impl Iterator<Item = Option<u32>> {
+    let of = |ranks: usize| (ranks != 0).then_some(ranks as u32);
+    numbers("DOORBELL_LANGUAGE_RANKS", default).into_iter().map(of)
+}
+
+/// Rollouts of a large model through driver and queue, keys, values and log-probabilities written to the host: so many at a time as
+/// `DOORBELL_LANGUAGE_BATCHES` lists, of `DOORBELL_LANGUAGE_STEPS` tokens behind prompts of `DOORBELL_LANGUAGE_PROMPT`. All teams make the same bytes.
+#[test]
+#[ignore = "a measurement on a GPU: DOORBELL_LANGUAGE=gpu"]
+fn decode_tokens_a_second_through_a_queue() {
+    if !is_gpu() {
+        return println!("skipped: DOORBELL_LANGUAGE is not gpu");
+    }
+    /// Sequences whose bytes are looked at.
+    const COMPARED: u64 = 4;
+    let batches = numbers("DOORBELL_LANGUAGE_BATCHES", "1,8,64,256");
+    let length = numbers("DOORBELL_LANGUAGE_PROMPT", "8")[0];
+    let steps = numbers("DOORBELL_LANGUAGE_STEPS", "248")[0];
+    let most = *batches.iter().max().unwrap() as u64;
+    let mut first = None;
+    for ranks in ranks("0") {
+        let mut large = Large::new(ranks, most, length + steps);
+        for &batch in &batches {
+            large.place_all(batch, length);
+            let prefills: Vec<_> = (0..batch as u64).map(|number| large.prefill(number, length)).collect();
+            let prefill = large.run(&prefills);
+            let decode = |number: u64| {
+                let desc = HwDesc {
+                    model_id: 1,
+                    kv_offset: number * LARGE_SLOT,
+                    ..HwDesc::decode(number as u32 + 7, length as u32, steps as u32)
+                };
+                let tokens = (number + 1) * LARGE_TOKENS + 4 * length as u64;
+                let desc = desc.with_delta_offset(tokens).with_version(1).with_seed(number as u32);
+                desc.with_checkpoint(1 << 20).with_flags(DescFlags::LOGP)
+            };
+            let decodes: Vec<_> = (0..batch as u64).map(decode).collect();
+            let seconds = large.run(&decodes);
+            println!(
+                "ranks {ranks:?}, batch {batch:>3}: {:>9.1} tokens/s, a step of all {:.3} ms; prompts of {length}: {:.1} tokens/s",
+                (batch * steps) as f64 / seconds,
+                1000.0 * seconds / steps as f64,
+                (batch * length) as f64 / prefill,
+            );
+        }
+        let found = large.found(most.min(COMPARED));
+        let first = first.get_or_insert_with(|| found.clone());
+        assert!(*first == found, "keys, values, tokens or log-probabilities differ");
+    }
+}
+
+/// Prompts of a large model through driver and queue, of `DOORBELL_LANGUAGE_PROMPT` tokens, alone, scored, and `DOORBELL_LANGUAGE_BATCHES` of them at a time. All teams make the same
+/// keys, values and log-probabilities.
 #[test]
 #[ignore = "a measurement on a GPU: DOORBELL_LANGUAGE=gpu"]
 fn prompt_tokens_a_second_through_a_queue() {
     if !is_gpu() {
         return println!("skipped: DOORBELL_LANGUAGE is not gpu");
     }
-    const LENGTH: usize = 2000;
-    // Where the prompt's tokens are, behind the POLICY's.
-    const TOKENS: u64 = 4096;
-    let mut image = doorbell_lm::micro();
-    image.model = doorbell_lm::hashed(doorbell_lm::Shape::SMOLLM2);
-    let shape = image.model.shape;
-    let published = doorbell_npu::Published::new(image.to_bytes(), &[]).unwrap();
-    let mut draws = host::Draws(1);
-    let prompt: Vec<u32> = (0..LENGTH).map(|_| draws.below(49_152)).collect();
-    let blocks = LENGTH.div_ceil(32) as u64;
-    let table: Vec<u32> = (0..blocks as u32).collect();
-    let block = 2 * (shape.layers * shape.kv_heads * (64 + 32 * shape.head_width)) as u64;
-    let config = QueueConfig {
-        model_bytes: published.memory.len().next_multiple_of(4096) as u64,
-        arena_bytes: [blocks * block, 0, 0, 0],
-        ..host::config()
-    };
-    let mut found = vec![];
-    // What the device adds to each cache.
-    for (name, less) in [("by chunks of 32", 0), ("step by step", 1 << 20)] {
-        let memory = LanguageMemory { model_bytes: config.model_bytes, cache_bytes: blocks * block - less };
-        let bytes = config.shared_bytes().unwrap();
-        let options = GpuOptions { bytes, language: Some(memory), ..GpuOptions::default() };
-        let mut driver = Driver::new(doorbell_gpu::open(options).unwrap(), config.clone()).unwrap();
-        let regions = driver.language_regions().remove(0);
-        let run = |driver: &mut Driver<Device>, desc: HwDesc| {
-            let mut end = [HwCompletion::default(); 1];
-            let start = Instant::now();
-            assert_eq!(driver.submit(&[desc]).unwrap(), 1);
-            while driver.poll(&mut end).unwrap() == 0 {}
-            assert_eq!((end[0].status, end[0].error), (Status::Done as u8, 0), "{name}");
-            start.elapsed().as_secs_f64()
-        };
-        regions.model.write(0, &published.memory).unwrap();
-        let tokens = driver.token_regions().remove(0);
-        tokens.write(0, &doorbell_host::language::language_policy(1, &published.at(0))).unwrap();
-        run(&mut driver, HwDesc { model_id: 1, ..HwDesc::policy(1, PolicyMode::Wait) }.with_delta_offset(0));
-        tokens.write(TOKENS, &prompt).unwrap();
-        let record = HwSequence { sharpness: 1_512_775, prompt: TOKENS, ..HwSequence::default() };
-        regions.place_sequence(0, record, &table).unwrap();
-        for scored in [false, true] {
-            let desc = HwDesc { model_id: 1, ..HwDesc::open_group(7, LENGTH as u32, 0) }.with_version(1);
-            let flags = if scored { DescFlags::LOGP } else { DescFlags::empty() };
-            let seconds = run(&mut driver, desc.with_flags(flags));
-            let mut kept = vec![0; (blocks * block) as usize];
-            regions.arenas[0].read(0, &mut kept).unwrap();
-            let what = if scored { "scored prompt" } else { "prompt" };
-            println!("{what} of {LENGTH}, {name}: {:.1} tokens/s through a queue", LENGTH as f64 / seconds);
-            let mut logps = vec![0_u32; LENGTH];
-            driver.logp_regions()[0].read(TOKENS, &mut logps).unwrap();
-            found.push((scored, kept, logps));
+    let length = numbers("DOORBELL_LANGUAGE_PROMPT", "2000")[0];
+    let batch = numbers("DOORBELL_LANGUAGE_BATCHES", "16")[0];
+    let mut first = None;
+    for ranks in ranks("1,0,61") {
+        let mut large = Large::new(ranks, batch as u64, length);
+        large.place_all(batch, length);
+        for (what, count, flags) in [
+            ("one", 1, DescFlags::empty()),
+            ("scored", 1, DescFlags::LOGP),
+            ("several", batch, DescFlags::empty()),
+        ] {
+            let descs: Vec<_> =
+                (0..count as u64).map(|number| large.prefill(number, length).with_flags(flags)).collect();
+            let seconds = large.run(&descs);
+            println!(
+                "ranks {ranks:?}, prompts of {length}, {what}: {count} at a time, {:.1} tokens/s",
+                (count * length) as f64 / seconds
+            );
         }
+        let found = large.found(1);
+        assert!(found.2.iter().any(|&logp| logp != 0), "what is scored is written");
+        let first = first.get_or_insert_with(|| found.clone());
+        assert!(*first == found, "keys, values or log-probabilities differ");
     }
-    assert!(found[0] == found[2] && found[1] == found[3], "keys, values or log-probabilities differ");
-    assert_ne!(found[0].2, found[1].2, "what is scored is written");
 }

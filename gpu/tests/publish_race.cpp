@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
   char *const sq[2] = {mem, mem + 65536}, *const cq[2] = {mem + 131072, mem + 196608};
   const uint64_t at1 = 0, at3 = al(v1.size()) + 65536;
   std::memcpy(model + at1, v1.data(), v1.size()); std::memcpy(model + at3, v3.data(), v3.size());
-  doorbell_cpu_options o{}; o.queues = 2; o.worker_blocks = 1; o.language_blocks = 1; o.seed = 7; o.mailboxes = mb; o.memory = mem; o.memory_bytes = kMem;
+  doorbell_cpu_options o{}; o.queues = 2; o.worker_blocks = 1; o.language_blocks = 1; o.language_teams = 1; o.language_columns = 4; o.seed = 7; o.mailboxes = mb; o.memory = mem; o.memory_bytes = kMem;
   o.model_bytes = al(std::max(v1.size(), v3.size())); o.cache_bytes = 2 * std::max(kv1, kv3);
   o.fault = std::getenv("DOORBELL_FAULT");
   cpu::Device* const dev = doorbell_cpu_start(&o);

@@ -36,6 +36,19 @@ inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return
 struct alignas(16) ulonglong2 {
   uint64_t x, y;
 };
+struct alignas(8) int2 {
+  int32_t x, y;
+};
+inline int2 make_int2(int32_t x, int32_t y) { return int2{x, y}; }
+struct alignas(16) int4 {
+  int32_t x, y, z, w;
+};
+struct alignas(8) short4 {
+  short x, y, z, w;
+};
+struct alignas(16) longlong2 {
+  long long x, y;
+};
 inline ulonglong2 make_ulonglong2(uint64_t x, uint64_t y) { return ulonglong2{x, y}; }
 
 inline uint32_t __popc(uint32_t x) { return __builtin_popcount(x); }

@@ -65,7 +65,11 @@
   fault(KeepsOneMore)      /* engine 1: a truncated draw keeps tokens that are a little less likely, too */    \
   fault(ScoresEarly)       /* engine 1: the log-probability of a given token is written one place before */ \
   fault(SwapsColumns)      /* engine 1: two positions of a chunk of a prompt have each other's shifts */       \
-  fault(TakesLongChunk)    /* engine 1: a chunk of a prompt goes on behind a token that is none */
+  fault(TakesLongChunk)    /* engine 1: a chunk of a prompt goes on behind a token that is none */             \
+  fault(MeetsNobody)       /* engine 1: ranks of a team do not wait for each other */                          \
+  fault(SkipsRows)         /* engine 1: a rank leaves its last rows out */                                     \
+  fault(SwapsTile)         /* engine 1: two tiles of a matrix are swapped */                                   \
+  fault(JoinsLate)         /* engine 1: a rollout that joins others has its column a step late */
 
 namespace cpu {
 
@@ -81,5 +85,6 @@ enum class Fault : unsigned {
 #define DOORBELL_FAULT(name) cpu::has(cpu::Fault::name)
 #define DOORBELL_WINDOW(name) cpu::window(cpu::Fault::name)
 #define DOORBELL_YIELD() cpu::yields()
+#define DOORBELL_SOON() cpu::progress()
 
 #endif

@@ -50,6 +50,8 @@ inline int32_t dot(uint32_t a, uint32_t b, int32_t sum) {
   return sum;
 }
 
+inline long long multiply_wide(int32_t a, int32_t b, long long sum) { return sum + static_cast<long long>(a) * b; }
+
 // Of the warp's lanes, by warp and lane.
 struct Fragments {
   uint32_t a[4], b[2];

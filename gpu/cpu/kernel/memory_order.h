@@ -206,6 +206,24 @@ inline void set_bits_gpu(uint32_t* to, uint32_t bits) {
   __atomic_fetch_or(to, bits, __ATOMIC_RELAXED);
 }
 
+inline void set_bits_gpu(uint64_t* to, uint64_t bits) {
+  cpu::step();
+  cpu::settle(to);
+  __atomic_fetch_or(to, bits, __ATOMIC_RELAXED);
+}
+
+inline void add_release_gpu(uint32_t* to, uint32_t amount) {
+  cpu::step();
+  cpu::progress();
+  cpu::settle(to);
+  cpu::releases(cpu::Scope::kMachine);
+  __atomic_fetch_add(to, amount, __ATOMIC_RELEASE);
+}
+
+inline uint32_t compare_swap_relaxed_gpu(uint32_t* to, uint32_t expected, uint32_t value) {
+  return compare_swap_relaxed(to, expected, value);
+}
+
 inline uint32_t take_tickets_gpu(uint32_t* counter, uint32_t count) {
   cpu::step();
   cpu::progress();

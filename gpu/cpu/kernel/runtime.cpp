@@ -115,7 +115,8 @@ struct Device {
   doorbell_cpu_options options;
   Fault fault = Fault::kNone;
   // The kernel's own, and of engine 1 the models, and the keys and values of each block.
-  Memory state{nullptr, std::free}, models{nullptr, std::free}, caches{nullptr, std::free};
+  Memory state{nullptr, std::free}, models{nullptr, std::free}, caches{nullptr, std::free}, benches{nullptr, std::free};
+  uint64_t bench_bytes = 0;
   Ranges ranges;
   std::atomic<uint32_t> readers[3 * 16] = {};  // teams that read the model, by its place
   void* probe = nullptr;  // what its lanes run instead of the kernel, if it is not null
@@ -441,7 +442,7 @@ void lane_entry() {
   if (device.probe != nullptr) {
     kernel_probe(device.probe);
   } else {
-    kernel_lane(device.state.get(), device.models.get(), device.caches.get(), device.options);
+    kernel_lane(device.state.get(), device.models.get(), device.caches.get(), device.benches.get(), device.bench_bytes, device.options);
   }
   releases(Scope::kMachine);
   Lane& self = lane();
@@ -734,7 +735,9 @@ extern "C" Device* doorbell_cpu_start(const doorbell_cpu_options* options) {
   auto device = std::make_unique<Device>(*options);
   cpu::plant(*device, options->fault);
   const cpu::Sizes sizes = cpu::kernel_sizes();
-  const uint64_t teams = options->language_small != 0 ? sizes.teams : 1;
+  const uint64_t caches = options->language_small != 0 ? options->language_blocks * sizes.teams : options->language_teams * options->language_columns;
+  // Scratch of each block, as a GPU's has it.
+  device->bench_bytes = sizes.bench + (1 << 20);
   const auto allocate = [](cpu::Memory& memory, uint64_t bytes) {
     const size_t whole = (bytes + 127) / 128 * 128;
     memory.reset(std::aligned_alloc(128, whole));
@@ -742,11 +745,12 @@ extern "C" Device* doorbell_cpu_start(const doorbell_cpu_options* options) {
     return memory != nullptr;
   };
   if (!allocate(device->state, sizes.state) || !allocate(device->models, 3 * options->queues * options->model_bytes + 1) ||
-      !allocate(device->caches, options->language_blocks * teams * options->cache_bytes + 1))
+      !allocate(device->caches, caches * options->cache_bytes + 1) ||
+      !allocate(device->benches, options->language_blocks * device->bench_bytes + 1))
     return nullptr;
   device->ranges = cpu::Ranges{reinterpret_cast<uintptr_t>(device->models.get()), reinterpret_cast<uintptr_t>(device->caches.get()),
                                3 * options->queues * options->model_bytes, options->model_bytes,
-                               options->language_blocks * teams * options->cache_bytes, reinterpret_cast<uintptr_t>(device->models.get())};
+                               caches * options->cache_bytes, reinterpret_cast<uintptr_t>(device->models.get())};
   const uint32_t grid = options->queues + options->worker_blocks + options->language_blocks;
   for (uint32_t k = 0; k < grid; k++)
     device->blocks.push_back(std::make_unique<cpu::Block>(*device, k, grid, sizes.block_threads));

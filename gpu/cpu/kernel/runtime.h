@@ -27,9 +27,11 @@ struct doorbell_cpu_options {
   size_t memory_bytes;  // of all queues
   // Of engine 1: of each model, and of the keys and values of each block.
   uint64_t model_bytes, cache_bytes;
+  // Teams of its blocks, where warps are none, and rollouts that each has at a time.
+  uint32_t language_teams, language_columns;
 };
 // `RawOptions` of gpu/cpu/src/lib.rs asserts the same.
-static_assert(sizeof(doorbell_cpu_options) == 88 && offsetof(doorbell_cpu_options, seed) == 16 &&
+static_assert(sizeof(doorbell_cpu_options) == 96 && offsetof(doorbell_cpu_options, seed) == 16 &&
                   offsetof(doorbell_cpu_options, stress) == 24 && offsetof(doorbell_cpu_options, fault) == 40 &&
                   offsetof(doorbell_cpu_options, memory_bytes) == 64 && offsetof(doorbell_cpu_options, cache_bytes) == 80,
               "the layout of the host");
@@ -106,10 +108,11 @@ struct Sizes {
   size_t state;
   uint32_t block_threads;
   uint32_t teams;  // of a block, where each warp is one
+  size_t bench;    // what a block has of the state of its team
 };
 Sizes kernel_sizes();
 void kernel_prepare_block();
-void kernel_lane(void* state, void* models, void* caches, const doorbell_cpu_options& options);
+void kernel_lane(void* state, void* models, void* caches, void* benches, uint64_t bench_bytes, const doorbell_cpu_options& options);
 // One lane of a probe, which knows what `arguments` are.
 void kernel_probe(void* arguments);
 void kernel_exit(void* mailboxes, uint32_t queues);

@@ -46,10 +46,12 @@ struct RawOptions {
     memory_bytes: usize,
     model_bytes: u64,
     cache_bytes: u64,
+    language_teams: u32,
+    language_columns: u32,
 }
 
 // The offsets that `kernel/runtime.h` asserts.
-const_assert_eq!(size_of::<RawOptions>(), 88);
+const_assert_eq!(size_of::<RawOptions>(), 96);
 const_assert_eq!(offset_of!(RawOptions, seed), 16);
 const_assert_eq!(offset_of!(RawOptions, stress), 24);
 const_assert_eq!(offset_of!(RawOptions, fault), 40);
@@ -82,8 +84,11 @@ pub struct Options {
     pub queues: usize,
     /// Blocks of workers, five warps each.
     pub worker_blocks: usize,
-    /// With engine 1, in a block, and memory for it.
+    /// With engine 1, and memory for it.
     pub language: Option<LanguageMemory>,
+    /// Blocks that run it, teams of them that take steps together, and rollouts that such a team has at a time. Where the model is small each warp is a
+    /// team.
+    pub teams: Teams,
     /// Bytes of shared memory of each queue pair.
     pub bytes: usize,
     /// Seed of what is left to chance: delays, and when relaxed accesses take effect.
@@ -99,12 +104,30 @@ pub struct Options {
     pub fault: Option<&'static str>,
 }
 
+/// How engine 1 has the kernel's blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Teams {
+    /// Blocks, at least one.
+    pub blocks: usize,
+    /// Teams, to which they are dealt: at most as many.
+    pub teams: usize,
+    /// Rollouts of each at a time.
+    pub columns: usize,
+}
+
+impl Default for Teams {
+    fn default() -> Self {
+        Self { blocks: 1, teams: 1, columns: 32 }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
             queues: 1,
             worker_blocks: 1,
             language: None,
+            teams: Teams::default(),
             bytes: 32 << 20,
             seed: 0,
             stress: false,
@@ -171,6 +194,10 @@ impl CpuKernel {
         };
         within("queues", options.queues, MAX_QUEUES)?;
         within("worker_blocks", options.worker_blocks, MAX_BLOCKS)?;
+        let Teams { blocks, teams, columns } = options.teams;
+        within("blocks", blocks, MAX_BLOCKS)?;
+        within("teams", teams, blocks)?;
+        within("columns", columns, usize::MAX)?;
         let fault = named(options.fault)?;
         let bytes = options.bytes.max(1).next_multiple_of(PAGE);
         let mailboxes = shared(options.queues * PAGE)?;
@@ -178,7 +205,7 @@ impl CpuKernel {
         let raw = RawOptions {
             queues: options.queues as u32,
             worker_blocks: options.worker_blocks as u32,
-            language_blocks: options.language.is_some().into(),
+            language_blocks: if options.language.is_some() { blocks as u32 } else { 0 },
             language_small: options.language.is_some_and(|language| language.is_small()).into(),
             seed: options.seed,
             stress: options.stress.into(),
@@ -190,6 +217,8 @@ impl CpuKernel {
             memory_bytes: memory.len(),
             model_bytes: options.language.map_or(0, |language| language.model_bytes.next_multiple_of(64)),
             cache_bytes: options.language.map_or(0, |language| language.cache_bytes.next_multiple_of(64)),
+            language_teams: teams as u32,
+            language_columns: columns as u32,
         };
         // SAFETY: the options are read during the call alone; the memory that they name outlives the device (see `drop`).
         let device = unsafe { doorbell_cpu_start(&raw) };
@@ -292,6 +321,8 @@ pub fn language(task: &LanguageTask<'_>, options: &Options) -> Result<LanguageRu
         language_small: 0,
         model_bytes: 0,
         cache_bytes: 0,
+        language_teams: 0,
+        language_columns: 0,
         seed: options.seed,
         stress: options.stress.into(),
         weak: options.weak.into(),

@@ -1,0 +1,135 @@
+// Several blocks, the ranks of a team, that take steps together: what they share in device memory, and where they meet.
+#ifndef DOORBELL_LANGUAGE_TEAM_CUH
+#define DOORBELL_LANGUAGE_TEAM_CUH
+
+#include "language_prefill.cuh"
+
+namespace language {
+
+// Ranks of a team, at most.
+constexpr uint32_t kMostRanks = 64;
+
+// A rollout's part of a step: its token at its position, and where its keys and values are.
+struct alignas(16) Column {
+  char* cache;
+  char* stored_to;  // its block in host memory
+  int32_t* logits;  // as Cache has them
+  uint32_t token, position;
+  Sampling sampling;
+};
+
+// What the leader, rank 0, tells the others to do.
+enum Command : uint32_t { kEnds, kTakesChunks, kTakesStep, kTakesAlone };
+
+struct Order {
+  uint32_t what;       // a Command
+  uint32_t begins;     // whether the ranks have to begin with the model first
+  uint32_t count;      // columns of a step, or positions of chunks
+  uint32_t position;   // the first of them
+  uint32_t scores;     // whether positions of chunks are scored
+  uint32_t truncates;  // columns of a step whose draws are truncated, a bit each
+  uint32_t session;    // that a chunk is of
+  const char* image;
+  char* local;         // keys and values of the sequence of chunks
+  uint64_t logps;      // bus address of the log-probability of the token at `position`
+  const uint32_t* abandon;
+  Sampling sampling;
+};
+
+// Σ x² and the bits of all magnitudes of a column, to which all ranks add. One for each vector that becomes an activation.
+struct alignas(16) Total {
+  uint64_t squares, magnitudes;
+};
+enum Totals : uint32_t { kOfInput, kOfMeans, kOfMiddle, kOfProducts, kTotals };
+
+// Parts of a step whose time the leader's thread 0 takes where DOORBELL_PHASES is defined; without it `lap` is nothing.
+enum Lap : uint32_t {
+  kDecides, kEmbeds, kActivates, kMultiplies, kSinks, kStores, kAttends, kMeans, kActivatesLogits, kTakesLogits, kJoins, kMeets, kBetween, kLaps
+};
+
+// What the ranks of a team share, in device memory: zero before the kernel starts.
+struct TeamState {
+  alignas(128) uint32_t arrived;   // ranks that have come to meetings, all together
+  alignas(128) uint32_t words[2];  // of the leader, each for every other meeting
+  alignas(128) uint32_t alone;     // ranks that run a rollout alone
+  uint32_t is_over;                // whether nobody begins another
+  uint32_t exits;                  // whether one of them was told to end
+  alignas(128) Order order;
+  alignas(128) Total totals[kTotals][kColumns];
+  Column columns[kColumns];
+  Sampled sampled[kColumns];
+  uint64_t blocks[kMostRanks];                // bus addresses of those of chunks
+  uint32_t tokens[kMostRanks * kBlock];       // of chunks, from the first block's first position on
+  uint32_t following[kMostRanks * kBlock];    // the tokens behind them, if they are scored
+  Candidate candidates[kMostRanks][kColumns];
+};
+
+// Bytes of a block's bench that are the state of its team; behind it is scratch.
+constexpr uint32_t kBenchState = (sizeof(TeamState) + 127) / 128 * 128;
+
+// A rank of a team as one of its blocks sees it. All threads call its functions.
+class Ranks {
+ public:
+  __device__ __forceinline__ Ranks(TeamState& state, uint32_t rank, uint32_t count) : state(state), rank(rank), count(count) {}
+
+  TeamState& state;
+  const uint32_t rank, count;
+
+  // What has been done since the last lap was this. One thread of the leader takes the time.
+  __device__ __forceinline__ void lap([[maybe_unused]] Lap what) {
+#ifdef DOORBELL_PHASES
+    if (rank != 0 || threadIdx.x != 0) return;
+    const long long now = clock64();
+    laps_[what] += now - last_;
+    last_ = now;
+#endif
+  }
+  __device__ __forceinline__ void print() const {
+#ifdef DOORBELL_PHASES
+    const char* const names[] = {"decides", "embeds", "activates", "multiplies", "sinks", "stores", "attends", "means", "activates logits", "takes logits", "joins", "meets", "between"};
+    if (rank == 0 && threadIdx.x == 0 && steps != 0)
+      for (uint32_t k = 0; k < kLaps; k++) printf("%p %u steps, %-17s %8.1f us a step\n", &state, steps, names[k], laps_[k] / 1755.0 / steps);
+#endif
+  }
+#ifdef DOORBELL_PHASES
+  uint32_t steps = 0;
+#endif
+
+  // Waits for all ranks. What each of them has written before, all see behind it.
+  __device__ __forceinline__ void meet() {
+    __syncthreads();
+    if (threadIdx.x == 0 && count != 1) {
+      meetings_++;
+      order::add_release_gpu(&state.arrived, 1);
+      const uint32_t goal = meetings_ * count;
+      for (uint32_t spins = 0; static_cast<int32_t>(order::load_acquire_gpu(&state.arrived) - goal) < 0 && !DOORBELL_FAULT(MeetsNobody);) {
+        if (spins < kSoon) DOORBELL_SOON();
+        relax(spins);
+      }
+    }
+    __syncthreads();
+  }
+
+  // The same, and on every thread what the leader's thread 0 says by word().
+  template <typename Word>
+  __device__ __forceinline__ bool meet_for(Word word) {
+    // The leader writes a word again when all have come to the meeting behind, and so have read it.
+    uint32_t* const at = &state.words[turn_ % 2];
+    turn_++;
+    if (rank == 0 && threadIdx.x == 0) order::store_relaxed_gpu(at, word());
+    meet();
+    return order::load_relaxed_gpu(at) != 0;
+  }
+
+ private:
+  // Looks that are expected to be enough: what waits for longer lets others come first.
+  static constexpr uint32_t kSoon = 256;
+  uint32_t meetings_ = 0, turn_ = 0;
+#ifdef DOORBELL_PHASES
+  long long laps_[kLaps] = {}, last_ = 0;
+#endif
+};
+
+}  // namespace language
+
+#endif
