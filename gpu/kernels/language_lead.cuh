@@ -457,11 +457,12 @@ class Rank {
         // Whoever begins counts before it looks whether it is too late for that.
         if (next != 0) order::take_tickets_gpu(&state.alone, 0u - 1);
         for (uint32_t spins = 0;;) {
-          if (has_cache) {
+          // A team ends by one ticket. What tells another one to end is that one's.
+          if (has_cache && order::load_relaxed_gpu(&state.exits) == 0) {
             order::take_tickets_gpu(&state.alone, 1);
             const bool took = own.try_ticket();
             if (took && own.job.what == kExit) {
-              order::store_relaxed_gpu(&state.exits, 1);
+              if (order::take_tickets_gpu(&state.exits, 1) != 0) own.pass_on_exit();
               own.job.what = 0;
             } else if (took && own.job.mine) {
               break;

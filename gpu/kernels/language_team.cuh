@@ -53,7 +53,7 @@ struct TeamState {
   alignas(128) uint32_t words[2];  // of the leader, each for every other meeting
   alignas(128) uint32_t alone;     // ranks that run a rollout alone
   uint32_t is_over;                // whether nobody begins another
-  uint32_t exits;                  // whether one of them was told to end
+  uint32_t exits;                  // how many of them were told to end
   alignas(128) Order order;
   alignas(128) Total totals[kTotals][kColumns];
   Column columns[kColumns];

@@ -264,6 +264,12 @@ class Worker {
     return true;
   }
 
+  // Gives what tells a worker to end to whoever takes the next ticket. One thread calls it.
+  __device__ __forceinline__ void pass_on_exit() {
+    WorkQueue& work = state.work[kForBlocks];
+    hand_out(work, order::take_tickets_gpu(&work.tail, 1), kExit);
+  }
+
   __device__ void take_ticket(uint32_t ticket) {
     WorkQueue& work = state.work[kForBlocks];
     uint64_t* const slot = &work.slots[ticket % kWorkSlots];
