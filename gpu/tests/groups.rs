@@ -247,6 +247,7 @@ fn on_a_gpu(seed: u64, groups: u64) -> Result<(), Failed> {
         bytes: 8 << 20,
         sms: None,
         language: None,
+        ranks: None,
     };
     run_all(doorbell_gpu::open(options)?, queues, seed, groups)
 }
