@@ -111,7 +111,7 @@ module interrupts
   logic [QueueBits-1:0] scan_q;
   logic                 expires;
   // What follows.
-  logic [Slots-1:0]     arm_one, fires_now, fires, sights, starts_time, ends;
+  logic [Slots-1:0]     arm_one, fires_now, fires, sights, leaves, starts_time, ends;
 
   // One process, behind one test.
   always_comb begin
@@ -144,6 +144,7 @@ module interrupts
     arm_one = '0;
     fires_now = '0;
     sights = '0;
+    leaves = '0;
     starts_time = '0;
     if (arm_i || answered_i != '0 || running_q != '0) begin
       if (answered_i != '0) begin
@@ -165,7 +166,7 @@ module interrupts
                    || (count_limit != '0 && ahead >= {16'd0, count_limit - 16'd1} && seen >= count_limit);
             sees    = !reaches;
             begins  = sees && time_limit != '0 && !running_q[answered_pair];
-          end
+          end else leaves = Slots'(16'd1 << answered_pair);    // 2^31 behind the newest nothing is above ARM any more
         end
       end
       if (arm_i) begin
@@ -250,7 +251,7 @@ module interrupts
           scan_q <= (scan_q == QueueBits'(Queues - 1)) ? '0 : scan_q + 1'b1;
         end
         armed_q   <= (armed_q | arm_one) & ~fires & on;
-        above_q   <= ((above_q & ~arm_one) | sights) & ~fires & on;
+        above_q   <= ((above_q & ~arm_one & ~leaves) | sights) & ~fires & on;
         running_q <= ((running_q & ~arm_one) | starts_time) & ~fires & on;
         pending_q <= ((pending_q & ~takes_one) | fires) & on;
         sent_q    <= (sent_q | takes_one) & ~acks_one;

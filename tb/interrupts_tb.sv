@@ -540,6 +540,15 @@ module interrupts_run #(
       put_stop(q);           tick;
       drained[q] = 1'b0;     tick;
     end
+    // The newest comes to lie 2^31 ahead of ARM: then none is at or above it.
+    if (count == '0 && ticks == '0) begin
+      life(q, at, count, ticks, 3, 0);
+      put_arm(q, at + 32'd2 - 32'h7FFF_FFFF); tick; expect_messages("armed 2^31 behind the newest", q, 0);
+      put_answer(q, 1, 2'b00); tick;
+      drained[q] = 1'b1;     tick; expect_messages("a drain ends 2^31 behind the newest", q, 0);
+      put_stop(q);           tick;
+      drained[q] = 1'b0;     tick;
+    end
     // Nothing was ever completed: what lies before the start is none.
     life(q, at, count, ticks, 0, 0);
     put_arm(q, at - 3);      tick;
