@@ -29,10 +29,14 @@ fn run(directory: &Path, arguments: &[&str]) -> (i32, String, String) {
 #[test]
 fn the_readmes_picture_is_what_the_program_prints() {
     let directory = tempdir().unwrap();
+    // A machine with a GPU has told the same, at another time.
+    fs::copy(images().join("demo-gpu.json"), directory.path().join("gpu.json")).unwrap();
     let arguments = [
         "demo",
         "--devices",
         "model,rtl",
+        "--beside",
+        "gpu.json",
         "--svg",
         "demo.svg",
         "--svg-dark",
@@ -107,7 +111,9 @@ fn a_recording_stands_beside_the_devices() {
     let (code, text, _) = demo("same.json", "12");
     assert_eq!(code, 0, "{text}");
     assert!(
-        text.contains("on another machine") && text.contains("keys and values on model, other\n"),
+        text.contains("on another machine")
+            && text
+                .contains("\nthe same: text, tokens, log-probabilities, keys and values recorded on other\n"),
         "{text}"
     );
     let (code, text, _) = demo("different.json", "12");

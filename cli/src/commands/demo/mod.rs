@@ -433,12 +433,15 @@ impl Ending<'_> {
                 lines.push(vec![(Style::Bad, verdict.to_owned()), (Style::Plain, format!(":{rest}"))]);
             }
             (None, Some(Ok(told))) => {
-                let mut names: Vec<&str> = self.kinds.iter().map(|kind| kind.name()).collect();
-                names.extend(self.recorded.iter().map(recording::Device::name));
+                let names: Vec<&str> = self.kinds.iter().map(|kind| kind.name()).collect();
                 let what = "text, tokens, log-probabilities, keys and values";
                 if names.len() > 1 {
                     let rest = format!(": {what} on {}", names.join(", "));
                     lines.push(vec![(Style::Good, "identical".to_owned()), (Style::Plain, rest)]);
+                }
+                for device in self.recorded {
+                    let rest = format!(": {what} recorded on {}", output::plain(device.name()));
+                    lines.push(vec![(Style::Good, "the same".to_owned()), (Style::Plain, rest)]);
                 }
                 lines.push(plain(format!("sha256    {}", told.sha256())));
             }

@@ -85,13 +85,15 @@ pub fn sure(panes: &[Pane], width: usize) -> usize {
     let lines = |pane: &Pane| wrapped(&pane.text, width).len() - usize::from(!pane.is_over());
     let least = panes.iter().filter(|pane| !pane.is_over()).map(lines).min();
     match least {
-        Some(least) => HEAD + least,
+        Some(least) => head(panes, width) + least,
         None => usize::MAX / 2,
     }
 }
 
-/// Lines above the story.
-const HEAD: usize = 3;
+/// Lines above the story: the name, what the device is, a rule.
+fn head(panes: &[Pane], width: usize) -> usize {
+    2 + panes.iter().map(|pane| wrapped(&pane.about, width).len()).max().unwrap_or(1)
+}
 
 /// All panes in so many columns: what each is, its story, and how far it is.
 pub fn side_by_side(panes: &[Pane], width: usize) -> Vec<Line> {
@@ -119,11 +121,11 @@ pub fn side_by_side(panes: &[Pane], width: usize) -> Vec<Line> {
         };
         (0..most).map(|at| row(columns.iter().map(|column| cell(column, at)).collect(), BETWEEN)).collect()
     };
-    let mut lines = vec![
-        row(panes.iter().map(|pane| (Style::Bold, cut(&pane.name, own))).collect(), BETWEEN),
-        row(panes.iter().map(|pane| (Style::Dim, cut(&pane.about, own))).collect(), BETWEEN),
-        rule("─┼─"),
-    ];
+    let mut lines =
+        vec![row(panes.iter().map(|pane| (Style::Bold, cut(&pane.name, own))).collect(), BETWEEN)];
+    let about = |pane: &Pane| wrapped(&pane.about, own).into_iter().map(|line| (Style::Dim, line)).collect();
+    lines.extend(columns(panes.iter().map(about).collect()));
+    lines.push(rule("─┼─"));
     let story = |pane: &Pane| wrapped(&pane.text, own).into_iter().map(|line| (Style::Plain, line)).collect();
     lines.extend(columns(panes.iter().map(story).collect()));
     lines.push(rule("─┼─"));
