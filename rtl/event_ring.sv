@@ -8,7 +8,7 @@
 // may make two completions visible, and none of them waits for an event.
 //
 // Events hold nothing back. One goes to the write port while that has nothing else to do, or once it has waited for Patience
-// cycles since it was chosen; one that finds no room in the ring or on the bus is dropped and counted. A queue pair with too many that wait
+// cycles since it was offered; one that finds no room in the ring or on the bus is dropped and counted. A queue pair with too many that wait
 // loses its oldest, in the cycle in which a new one becomes visible: so it pays for itself alone. A fault waits in a latch of its queue pair,
 // with the function that it was raised in.
 //
@@ -434,6 +434,7 @@ module event_ring
   logic [32:0]          told_even_q, told_odd_q;
   logic [TimeBits-1:0]  told_stamp_q;
   logic [5:0]           told_bits_q;
+  logic                 told_ages_q;                          // the one that is told is not the first of its turn
   logic                 after_fault_q, same_turn;            // the last that was chosen is a FAULT; LIFE of that queue pair waits
   logic [4:0]           told_waited_q, waited_q;             // since it was chosen
   logic [Queues-1:0]    request, grant_unused, peers;
@@ -541,8 +542,10 @@ module event_ring
   end
 
   always_ff @(posedge clk_i) begin
-    if (picks)       told_waited_q <= !same_turn ? '0 : told_q ? one_more(told_waited_q) : one_more(waited_q);
-    else if (told_q) told_waited_q <= one_more(told_waited_q);
+    if (picks) begin
+      told_waited_q <= !same_turn ? '0 : told_q ? one_more(told_waited_q) : one_more(waited_q);
+      told_ages_q   <= same_turn;
+    end else if (told_q && told_ages_q) told_waited_q <= one_more(told_waited_q);
     // A fault of a ring that ended is none of the ring that starts: faulty_q forgets it, and so must who picks it in that cycle.
     if (!rst_ni) told_q <= 1'b0;
     else if (told_q || picks) told_q <= picks ? !(picks_fault && waiting_mine[pick_pair]) : !frees;

@@ -458,11 +458,11 @@ class Rank {
         if (next != 0) order::take_tickets_gpu(&state.alone, 0u - 1);
         for (uint32_t spins = 0;;) {
           // A team ends by one ticket. What tells another one to end is that one's.
-          if (has_cache && (order::load_relaxed_gpu(&state.exits) == 0 || DOORBELL_FAULT(KeepsExits))) {
+          if (has_cache && order::load_relaxed_gpu(&state.exits) == 0) {
             order::take_tickets_gpu(&state.alone, 1);
             const bool took = own.try_ticket();
             if (took && own.job.what == kExit) {
-              if (order::take_tickets_gpu(&state.exits, 1) != 0 && !DOORBELL_FAULT(KeepsExits)) own.pass_on_exit();
+              if (order::take_tickets_gpu(&state.exits, 1) != 0) own.pass_on_exit();
               own.job.what = 0;
             } else if (took && own.job.mine) {
               break;
@@ -472,7 +472,6 @@ class Rank {
           }
           if (order::load_relaxed_gpu(&state.is_over) != 0) break;
           if (ranks.rank == 0 && order::load_relaxed_gpu(&state.alone) == 0) {
-            DOORBELL_WINDOW(KeepsExits);
             order::store_relaxed_gpu(&state.is_over, 1);
             break;
           }

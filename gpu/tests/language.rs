@@ -140,31 +140,6 @@ fn what_is_planted_is_noticed() {
     }
 }
 
-/// A team whose ranks run rollouts alone is told to end by one ticket, and leaves those of other teams to them; else the kernel never ends.
-#[test]
-fn r15_a_team_leaves_the_others_their_ends() {
-    if is_gpu() || fault().is_some() || by_blocks() {
-        return;
-    }
-    for (fault, patience) in [(None, 300), (Some("KeepsExits"), 20)] {
-        let mut run = others("gemma::r25_");
-        run.env("DOORBELL_LANGUAGE_TEAM", "6/3/2").stdout(std::process::Stdio::null());
-        fault.map(|fault| run.env("DOORBELL_FAULT", fault));
-        let (mut run, start) = (run.spawn().unwrap(), Instant::now());
-        let mut ended = None;
-        while ended.is_none() && start.elapsed() < Duration::from_secs(patience) {
-            std::thread::sleep(Duration::from_millis(20));
-            ended = run.try_wait().unwrap();
-        }
-        if ended.is_none() {
-            run.kill().unwrap();
-            run.wait().unwrap();
-        }
-        let is_sound = ended.is_some_and(|status| status.success());
-        assert_eq!(is_sound, fault.is_none(), "{fault:?}: {ended:?} after {:?}", start.elapsed());
-    }
-}
-
 /// Other tests of this program, in a process of its own.
 fn others(tests: &str) -> std::process::Command {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());

@@ -69,8 +69,7 @@
   fault(MeetsNobody)       /* engine 1: ranks of a team do not wait for each other */                          \
   fault(SkipsRows)         /* engine 1: a rank leaves its last rows out */                                     \
   fault(SwapsTile)         /* engine 1: two tiles of a matrix are swapped */                                   \
-  fault(JoinsLate)         /* engine 1: a rollout that joins others has its column a step late */              \
-  fault(KeepsExits)        /* engine 1: a team keeps what tells other teams to end */
+  fault(JoinsLate)         /* engine 1: a rollout that joins others has its column a step late */
 
 namespace cpu {
 
