@@ -83,14 +83,7 @@ pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> 
         for batch in [1, 64].into_iter().filter(|&batch| fits(batch, PROMPT)) {
             let mut bed = Bed::new(shape.shape(), &published, batch.into(), PROMPT + 1)?;
             let (all, first) = bed.prompts(batch)?;
-            let rival = what.python.as_ref().filter(|_| shape == DecodeShape::Smollm2);
-            prompts.push(Prompts {
-                shape,
-                batch,
-                rate: f64::from(batch * PROMPT) / all,
-                first,
-                has_rival: rival.is_some(),
-            });
+            prompts.push(Prompts { shape, batch, rate: f64::from(batch * PROMPT) / all, first });
         }
     }
     if what.python.is_none() {
@@ -214,7 +207,6 @@ struct Prompts {
     rate: f64,
     /// Until one prompt alone had its first token, in seconds.
     first: f64,
-    has_rival: bool,
 }
 
 fn prompt_section(gpu: &str, rows: &[Prompts]) -> Section {
@@ -237,7 +229,6 @@ fn prompt_section(gpu: &str, rows: &[Prompts]) -> Section {
         ]);
         figures.push(json!({
             "shape": row.shape.name(), "prompts": row.batch, "tokens_per_s": row.rate, "first_token_s": row.first,
-            "beside_torch": row.has_rival,
         }));
     }
     Section {
@@ -330,7 +321,7 @@ impl Bed {
         let words = language_policy(self.version, &self.published.at(0));
         self.driver.token_regions()[0].write(0, &words)?;
         let desc = HwDesc { model_id: MODEL, ..HwDesc::policy(self.version, PolicyMode::Wait) };
-        let (all, _) = self.run(&[desc.with_delta_offset(0)])?;
+        let all = self.run(&[desc.with_delta_offset(0)])?;
         Ok(Duration::from_secs_f64(all))
     }
 
@@ -376,26 +367,26 @@ impl Bed {
         // Once for caches and clocks.
         self.run(&decodes)?;
         let mut seconds =
-            (0..repeats).map(|_| Ok(self.run(&decodes)?.0)).collect::<Result<Vec<f64>, BenchError>>()?;
+            (0..repeats).map(|_| self.run(&decodes)).collect::<Result<Vec<f64>, BenchError>>()?;
         seconds.sort_by(f64::total_cmp);
         let one = [self.decoding(0, context, 1)];
-        Ok((seconds[seconds.len() / 2], self.run(&one)?.0))
+        Ok((seconds[seconds.len() / 2], self.run(&one)?))
     }
 
     /// Seconds of so many prompts together; and until one alone has its first token.
     fn prompts(&mut self, batch: u32) -> Result<(f64, f64), BenchError> {
         let prefills: Vec<HwDesc> = (0..batch).map(|number| self.prefill(number, PROMPT)).collect();
         self.run(&prefills[..1])?;
-        let (all, _) = self.run(&prefills)?;
-        let (first, _) = self.run(&[self.prefill(0, PROMPT), self.decoding(0, PROMPT, 1)])?;
+        let all = self.run(&prefills)?;
+        let first = self.run(&[self.prefill(0, PROMPT), self.decoding(0, PROMPT, 1)])?;
         Ok((all, first))
     }
 
-    /// Seconds from the first submission to the last completion, and to the first.
-    fn run(&mut self, descs: &[HwDesc]) -> Result<(f64, f64), BenchError> {
+    /// Seconds from the first submission to the last completion.
+    fn run(&mut self, descs: &[HwDesc]) -> Result<f64, BenchError> {
         let mut ends = [HwCompletion::default(); 64];
         let start = Instant::now();
-        let (mut submitted, mut reaped, mut first) = (0, 0, 0.0);
+        let (mut submitted, mut reaped) = (0, 0);
         while reaped < descs.len() {
             if submitted < descs.len() {
                 submitted += self.driver.submit(&descs[submitted..])?;
@@ -406,12 +397,9 @@ impl Bed {
             {
                 return Err(BenchError::failed(format!("a descriptor did not end as it should: {end:?}")));
             }
-            if reaped == 0 && count > 0 {
-                first = start.elapsed().as_secs_f64();
-            }
             reaped += count;
         }
-        Ok((start.elapsed().as_secs_f64(), first))
+        Ok(start.elapsed().as_secs_f64())
     }
 }
 
