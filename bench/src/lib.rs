@@ -229,7 +229,9 @@ pub fn run<E: From<BenchError>>(
         if what != needed && what != What::All {
             continue;
         }
-        if let Some(reason) = kind.missing() {
+        let left_out = (kind == Kind::Rtl && !cfg!(feature = "rtl"))
+            .then(|| "its benches are not part of this build; build with the feature 'bench-rtl'".to_owned());
+        if let Some(reason) = left_out.or_else(|| kind.missing()) {
             if what != What::All {
                 let message = format!("{} is not there: {reason}", kind.name());
                 return Err(BenchError::Unavailable(message).into());

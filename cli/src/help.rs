@@ -368,14 +368,7 @@ fn with_examples(command: Command, path: &[&str]) -> Command {
     })
 }
 
-#[cfg(all(
-    test,
-    feature = "bench",
-    feature = "cosim",
-    feature = "lm",
-    feature = "runtime",
-    feature = "shell"
-))]
+#[cfg(all(test, feature = "full"))]
 mod tests {
     use super::*;
 

@@ -3,11 +3,11 @@
 use crate::failure::Failure;
 
 /// How to build all of them.
-const BUILD: &str = "cargo build --release --package doorbell";
+const BUILD: &str = "cargo build --release --package doorbell --features full";
 
 /// What `--help` says first.
-pub const HELP: &str = "This build has not all commands (`make compare` and `make demo` leave out what takes long to compile); \
-    `cargo build --release --package doorbell` builds them all.";
+pub const HELP: &str = "This build has not all commands (what takes long to compile is left out); \
+    `cargo build --release --package doorbell --features full` builds them all.";
 
 /// Whatever a command is given.
 #[derive(clap::Args)]
@@ -29,7 +29,7 @@ pub fn option(name: &str, feature: &str) -> Failure {
 
 fn missing(what: &str, name: &str, feature: &str) -> Failure {
     Failure::input(format!(
-        "the {what} '{name}' was not built into this program: it comes with the feature '{feature}', which `make compare` and \
-         `make demo` leave out where they do not need it; build it with `{BUILD}`"
+        "the {what} '{name}' was not built into this program: it comes with the feature '{feature}'; \
+         `{BUILD}` builds all commands"
     ))
 }

@@ -12,20 +12,14 @@ mod failure;
 #[cfg(feature = "rtl")]
 mod full_disk;
 mod help;
-#[cfg(not(all(
-    feature = "bench",
-    feature = "cosim",
-    feature = "lm",
-    feature = "runtime",
-    feature = "shell"
-)))]
+#[cfg(not(feature = "full"))]
 mod left_out;
 #[cfg(all(feature = "lm", feature = "rtl"))]
 mod lockstep;
 #[cfg(feature = "lm")]
 mod models;
 mod output;
-#[cfg(all(test, feature = "bench", feature = "cosim", feature = "lm", feature = "runtime"))]
+#[cfg(all(test, feature = "full"))]
 mod pages;
 mod paint;
 mod report;
@@ -52,7 +46,7 @@ static ALLOCATOR: doorbell_guard::CountingAllocator = doorbell_guard::CountingAl
     2 bad usage, input or output; 3 a device that was asked for is not there."
 )]
 #[cfg_attr(
-    not(all(feature = "bench", feature = "cosim", feature = "lm", feature = "runtime", feature = "shell")),
+    not(feature = "full"),
     command(before_help = left_out::HELP)
 )]
 struct Cli {

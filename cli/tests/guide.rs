@@ -1,5 +1,5 @@
 //! README and guide, run: the commands of `doorbell` that they print end as they should, and print what the pages say.
-#![cfg(all(feature = "bench", feature = "cosim", feature = "lm", feature = "runtime", feature = "variants"))]
+#![cfg(feature = "full")]
 
 #[path = "../../xtask/src/pages/shell.rs"]
 mod shell;

@@ -32,7 +32,11 @@ fn what_was_left_out_says_so(#[case] arguments: &str, #[case] name: &str) {
         _ => "lm",
     };
     let brings = format!("the feature '{feature}'");
-    for part in [&format!("'{name}' was not built"), &brings, "cargo build --release --package doorbell"] {
+    for part in [
+        &format!("'{name}' was not built"),
+        &brings,
+        "cargo build --release --package doorbell --features full",
+    ] {
         assert!(run.stderr.contains(part), "{}", run.stderr);
     }
 }
@@ -42,5 +46,9 @@ fn help_says_that_there_are_more_commands() {
     let directory = tempfile::tempdir().unwrap();
     let run = doorbell(directory.path(), "--help");
     assert_eq!(run.code, 0);
-    assert!(run.stdout.contains("cargo build --release --package doorbell"), "{}", run.stdout);
+    assert!(
+        run.stdout.contains("cargo build --release --package doorbell --features full"),
+        "{}",
+        run.stdout
+    );
 }

@@ -1,5 +1,5 @@
 //! `doorbell trajectories …`: tables, damage, exports and exit codes.
-#![cfg(feature = "runtime")]
+#![cfg(feature = "parquet")]
 
 mod common;
 

@@ -41,8 +41,8 @@ pub enum CosimError {
     },
     /// No RTL with so many queue pairs or functions was built.
     #[error(
-        "no RTL with {workers} workers, {queues} queue pairs, {functions} functions and {engines} engines was built: the feature `variants` of \
-         doorbell-cosim, a default of the program `doorbell`, builds some"
+        "no RTL with {workers} workers, {queues} queue pairs, {functions} functions and {engines} engines was built: the feature `full` \
+         of the program `doorbell` brings some: cargo build --release --package doorbell --features full"
     )]
     NoSuchDevice {
         /// Workers asked for.

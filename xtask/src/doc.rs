@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::test::FULL;
 use doorbell_setup::shell;
 
 /// Builds both; the book only where mdbook is installed.
@@ -27,7 +28,7 @@ pub fn run(root: &Path) -> Result<()> {
 /// # Errors
 /// When rustdoc has something to say.
 pub fn api(root: &Path) -> Result<()> {
-    let mut command = unlinked(root, &["doc", "--workspace", "--no-deps", "--release"]);
+    let mut command = unlinked(root, &["doc", "--workspace", "--no-deps", "--release", "--features", FULL]);
     shell::run(command.env("RUSTDOCFLAGS", "-D warnings"))
 }
 

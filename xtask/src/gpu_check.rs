@@ -13,6 +13,7 @@ use std::process::Command;
 use anyhow::{Context, Error, Result, bail, ensure};
 
 use crate::steps::Steps;
+use crate::test::FULL;
 use doorbell_setup::cache::Cache;
 use doorbell_setup::nvcc::{ARCHITECTURES, CACHE, Nvcc, Places, said};
 use doorbell_setup::{shell, target};
@@ -43,7 +44,7 @@ pub fn kernels(root: &Path) -> Result<()> {
 /// what has other features for its package alone.)
 pub fn nvrtc(root: &Path, steps: &mut Steps) {
     match nvcc() {
-        Ok(nvcc) => with_nvrtc(root, &nvcc, &["--workspace"], steps),
+        Ok(nvcc) => with_nvrtc(root, &nvcc, &["--workspace", "--features", FULL], steps),
         Err(error) => steps.run("NVRTC", || Err(error)),
     }
 }

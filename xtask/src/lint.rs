@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::steps::Steps;
+use crate::test::FULL;
 use crate::{contract, doc};
 use doorbell_setup::shell;
 
@@ -86,7 +87,8 @@ pub fn run(root: &Path) -> Result<()> {
     }
     steps.run("clippy", || {
         component(root, "clippy")?;
-        let args = ["clippy", "--workspace", "--all-targets", "--release", "--", "-D", "warnings"];
+        let clippy = ["clippy", "--workspace", "--all-targets", "--release", "--features", FULL];
+        let args = [&clippy[..], &["--", "-D", "warnings"]].concat();
         shell::run(&mut doc::unlinked(root, &args))
     });
     steps.run("rustdoc", || doc::api(root));

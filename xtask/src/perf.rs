@@ -22,9 +22,11 @@ const LIMIT: f64 = 0.02;
 /// The function inside which instructions count, as `bench/src/lib.rs` has it.
 const COUNTED: &str = "doorbell_bench_timed";
 /// The target of cargo that has the workloads, as one of the whole workspace: `cargo test` has built it by then, with the same features.
-const PROGRAM: [&str; 7] = [
+const PROGRAM: [&str; 9] = [
     "test",
     "--workspace",
+    "--features",
+    crate::test::FULL,
     "--release",
     "--test",
     "perf",

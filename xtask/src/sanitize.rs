@@ -10,6 +10,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::steps::Steps;
+use crate::test::FULL;
 use doorbell_setup::shell;
 
 /// The exit code of a tool that found something: none that a test runner has.
@@ -66,7 +67,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 /// As `cargo test` of the workspace has built it.
-const TEST: [&str; 5] = ["test", "--release", "--workspace", "--test", "language_arithmetic"];
+const TEST: [&str; 7] =
+    ["test", "--release", "--workspace", "--features", FULL, "--test", "language_arithmetic"];
 
 fn find(path: &OsStr) -> Result<std::path::PathBuf> {
     shell::find("compute-sanitizer", path).context(

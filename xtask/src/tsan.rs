@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::test::FULL;
 use doorbell_setup::shell;
 
 /// A test of a kernel in which no release orders anything: ThreadSanitizer has to report it.
@@ -95,7 +96,8 @@ fn in_parts(root: &Path, filter: &[&str]) -> Result<()> {
 /// workspace, whose other tests have compiled most of it: for its package alone cargo would choose other features. One case
 /// at a time: with two, ThreadSanitizer reports the channel between the runner's threads, which are not instrumented.
 fn instrumented(root: &Path, test: &str, args: &[&str]) -> Command {
-    let test = ["test", "--release", "--workspace", "--test", test, "--", "--test-threads", "1"];
+    let test =
+        ["test", "--release", "--workspace", "--features", FULL, "--test", test, "--", "--test-threads", "1"];
     let mut command = shell::cargo(root, &test);
     command.args(args).env("DOORBELL_KERNEL_TSAN", "1").env("TSAN_OPTIONS", "halt_on_error=1");
     command

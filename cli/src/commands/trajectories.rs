@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use doorbell_lm::text::Text;
 use doorbell_runtime::reward::Scorer;
 use doorbell_runtime::trajectory::log::{LogError, Reader, Run, Verified, runs};
+#[cfg(feature = "parquet")]
 use doorbell_runtime::trajectory::parquet::{ExportError, ExportOptions, export};
 use doorbell_runtime::trajectory::{Outcome, Trajectory};
 use serde_json::json;
@@ -86,6 +87,9 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
             ))?;
             verified
         }
+        #[cfg(not(feature = "parquet"))]
+        Command::Export { .. } => return Err(crate::left_out::command("trajectories export", "parquet")),
+        #[cfg(feature = "parquet")]
         Command::Export { directory, parquet, json } => {
             let write = || export(&directory, &parquet, ExportOptions::default());
             let verified = Busy::during("writing Parquet", write).map_err(|error| match error {

@@ -6,6 +6,7 @@
 //! "stored" promises, and what is left after a crash.
 
 pub mod log;
+#[cfg(feature = "parquet")]
 pub mod parquet;
 mod record;
 mod spans;
