@@ -14,15 +14,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::exit;
-use std::{env, fs, thread};
+use std::{env, fs};
 
 use cache::Cache;
-use nvcc::{
-    ARCHITECTURES, CACHE, INCLUDES, KERNELS, Nvcc, PTX_ARCHITECTURE, Places, STANDARD, VARIABLES, said,
-};
-
-/// Versions of PTX from CUDA 12.0 on: a driver takes those up to its own.
-const PTX_VERSIONS: [&str; 10] = ["8.0", "8.1", "8.2", "8.3", "8.4", "8.5", "8.6", "8.7", "8.8", "9.0"];
+use nvcc::{ARCHITECTURES, CACHE, INCLUDES, KERNELS, Nvcc, Places, STANDARD, VARIABLES};
 
 fn main() {
     if let Err(message) = build() {
@@ -52,7 +47,7 @@ fn build() -> Result<(), String> {
     let (code, ptx) = match Places::this().find()? {
         Some(nvcc) => {
             println!("cargo::rerun-if-changed={}", nvcc.program.display());
-            (compile(&nvcc, &root, &out)?, r#"Some(include_bytes!("doorbell.ptx.deflated"))"#)
+            compile(&nvcc, &root, &out)?
         }
         None => (String::new(), "None"),
     };
@@ -68,54 +63,22 @@ fn build() -> Result<(), String> {
     )
 }
 
-/// Machine code for the architectures that have some, as the items of a list in Rust, and PTX for those that come.
-fn compile(nvcc: &Nvcc, root: &Path, out: &Path) -> Result<String, String> {
+/// Machine code for the architectures that have some, as the items of a list in Rust, and PTX for those that come, as an expression.
+fn compile(nvcc: &Nvcc, root: &Path, out: &Path) -> Result<(String, &'static str), String> {
     let cache = Cache::of_build(out, CACHE)?;
-    let mut command = nvcc.command(root);
-    command.args(["-ptx", &format!("-arch=compute_{PTX_ARCHITECTURE}"), KERNELS]);
-    // What is done to nvcc's text below is part of what is made.
-    let key = nvcc.key(root, &command)?.file(&root.join("gpu/build.rs"))?;
-    let (codes, ptx) = thread::scope(|scope| {
-        let codes = scope.spawn(|| nvcc.machine_code(root, &cache));
-        let ptx = cache.get("ptx", &key, |directory| {
-            let file = directory.join("doorbell.ptx");
-            said(command.arg("-o").arg(&file))?;
-            lower(nvcc, &file)
-        });
-        (codes.join().expect("a compilation does not panic"), ptx)
-    });
-    // What the cache keeps may go before this build does.
-    deflate(&ptx?.join("doorbell.ptx"), &out.join("doorbell.ptx.deflated"))?;
     let mut items = String::new();
-    for code in codes? {
+    let mut ptx = "None";
+    for code in nvcc.machine_code(root, &cache)? {
         let name = format!("sm_{}.cubin.deflated", code.architecture);
+        // What the cache keeps may go before this build does.
         deflate(&code.code, &out.join(&name))?;
         let _ = write!(items, "({:?}, include_bytes!({name:?})), ", code.architecture);
-    }
-    Ok(items)
-}
-
-/// Gives PTX the lowest version with which it assembles: nvcc writes its own, which only drivers as new as it is take.
-fn lower(nvcc: &Nvcc, file: &Path) -> Result<(), String> {
-    let text = read(file)?;
-    let line =
-        text.lines().find(|line| line.starts_with(".version ")).ok_or("nvcc wrote PTX without a version")?;
-    let trial = file.with_extension("trial.ptx");
-    for version in PTX_VERSIONS {
-        write(&trial, &text.replacen(line, &format!(".version {version}"), 1))?;
-        // Whether it does shows without optimisation, in two thirds of the time, and for its own architecture.
-        let mut command = nvcc.assembler();
-        command
-            .args(["-Xptxas=-O0", &format!("-arch=sm_{PTX_ARCHITECTURE}"), "-o"])
-            .arg(file.with_extension("cubin"));
-        let assembles = said(command.arg(&trial)).is_ok();
-        if assembles {
-            return fs::rename(&trial, file)
-                .map_err(|error| format!("cannot replace {}: {error}", file.display()));
+        if let Some(file) = code.ptx {
+            deflate(&file, &out.join("doorbell.ptx.deflated"))?;
+            ptx = r#"Some(include_bytes!("doorbell.ptx.deflated"))"#;
         }
     }
-    // What the kernels use is newer than all of these: it stays as nvcc wrote it.
-    Ok(())
+    Ok((items, ptx))
 }
 
 /// Appends `file` to `text`, each file that it includes by `#include "…"` in place of the first such line: NVRTC has no

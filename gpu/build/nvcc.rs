@@ -19,9 +19,12 @@ const SOURCES: [&str; 3] = ["cu", "cuh", "h"];
 /// What prints machine code.
 const DISASSEMBLER: &str = "nvdisasm";
 const CODE: &str = "doorbell.cubin";
+const PTX: &str = "doorbell.ptx";
 const REPORT: &str = "ptxas.txt";
-/// Architecture of the PTX: every GPU from this one on takes it.
-pub const PTX_ARCHITECTURE: &str = "80";
+/// Architecture of the PTX: every GPU from this one on takes it. One of [`ARCHITECTURES`].
+const PTX_ARCHITECTURE: &str = "80";
+/// Versions of PTX from CUDA 12.0 on: a driver takes those up to its own.
+const PTX_VERSIONS: [&str; 10] = ["8.0", "8.1", "8.2", "8.3", "8.4", "8.5", "8.6", "8.7", "8.8", "9.0"];
 /// The language, as nvcc and NVRTC take it.
 pub const STANDARD: &str = "-std=c++17";
 /// Environment variables that decide which nvcc is used.
@@ -208,7 +211,12 @@ impl Nvcc {
         thread::scope(|scope| {
             let compilations: Vec<_> = architectures
                 .into_iter()
-                .map(|architecture| scope.spawn(move || self.compile(root, cache, architecture)))
+                .map(|architecture| {
+                    scope.spawn(move || match architecture {
+                        PTX_ARCHITECTURE => self.compile_by_ptx(root, cache),
+                        _ => self.compile(root, cache, architecture),
+                    })
+                })
                 .collect();
             compilations.into_iter().map(|one| one.join().expect("a compilation does not panic")).collect()
         })
@@ -223,7 +231,46 @@ impl Nvcc {
             fs::write(directory.join(REPORT), report)
                 .map_err(|error| format!("cannot write {}: {error}", directory.display()))
         })?;
-        Ok(MachineCode { architecture, code: directory.join(CODE), report: directory.join(REPORT) })
+        let report = directory.join(REPORT);
+        Ok(MachineCode { architecture, code: directory.join(CODE), report, ptx: None })
+    }
+
+    /// The kernels for [`PTX_ARCHITECTURE`]: their PTX, which is kept, and the machine code that the assembler makes of it.
+    fn compile_by_ptx(&self, root: &Path, cache: &Cache) -> Result<MachineCode, String> {
+        let architecture = PTX_ARCHITECTURE;
+        let mut command = self.command(root);
+        command.args(["-ptx", &format!("-arch=compute_{architecture}"), KERNELS]);
+        // What is done to nvcc's text below is part of what is made.
+        let key = self.key(root, &command)?.text(PTX_VERSIONS.join(" "));
+        let directory = cache.get(&format!("sm_{architecture}"), &key, |directory| {
+            let ptx = directory.join(PTX);
+            let warned = said(command.arg("-o").arg(&ptx))?;
+            let assembled = self.assemble(&ptx, &directory.join(CODE))?;
+            fs::write(directory.join(REPORT), warned + &assembled)
+                .map_err(|error| format!("cannot write {}: {error}", directory.display()))
+        })?;
+        let report = directory.join(REPORT);
+        Ok(MachineCode { architecture, code: directory.join(CODE), report, ptx: Some(directory.join(PTX)) })
+    }
+
+    /// Assembles the PTX in `file`, gives it the lowest version with which that succeeds, and returns what the assembler said. nvcc writes
+    /// its own version, which only drivers as new as it is take.
+    fn assemble(&self, file: &Path, code: &Path) -> Result<String, String> {
+        let problem = |verb, error| format!("cannot {verb} {}: {error}", file.display());
+        let text = fs::read_to_string(file).map_err(|error| problem("read", error))?;
+        let own = text
+            .lines()
+            .find_map(|line| line.strip_prefix(".version "))
+            .ok_or("nvcc wrote PTX without a version")?;
+        let with = |version: &str| {
+            let lowered = text.replacen(&format!(".version {own}"), &format!(".version {version}"), 1);
+            fs::write(file, lowered).map_err(|error| problem("write", error))?;
+            let mut command = Command::new(&self.program);
+            command.args(["-cubin", "-Xptxas=-v", &format!("-arch=sm_{PTX_ARCHITECTURE}"), "-o"]);
+            said(command.arg(code).arg(file))
+        };
+        // What the kernels use may be newer than all of these: then the PTX stays as nvcc wrote it.
+        PTX_VERSIONS.into_iter().find_map(|version| with(version).ok()).map_or_else(|| with(own), Ok)
     }
 
     /// All that the output of a call of [`Nvcc::command`] depends on.
@@ -258,13 +305,6 @@ impl Nvcc {
         }
         command
     }
-
-    /// A call that assembles PTX; input, output and architecture are to be added.
-    pub fn assembler(&self) -> Command {
-        let mut command = Command::new(&self.program);
-        command.arg("-cubin");
-        command
-    }
 }
 
 /// The kernels for one architecture, as files.
@@ -275,6 +315,8 @@ pub struct MachineCode {
     pub code: PathBuf,
     /// What the compiler said: its warnings, and of each function what ptxas gave it.
     pub report: PathBuf,
+    /// The PTX that it was made of, where that is what other architectures take.
+    pub ptx: Option<PathBuf>,
 }
 
 /// The number in `Cuda compilation tools, release 12.4, V12.4.131`.

@@ -154,6 +154,9 @@ fn disassembler(dir: &Path, then: &str) {
     fake(dir, "nvdisasm", &text);
 }
 
+/// The case of a compiler's script that writes PTX to the file that is named last.
+const PTX: &str = "*-ptx*) for file; do :; done; echo .version 9.0 > $file; exit;;";
+
 /// What prints a proxy fence.
 const FENCE: &str = "echo '  /*0020*/  FENCE.VIEW.ASYNC.G ;'";
 
@@ -172,7 +175,7 @@ fn gpu_check_judges_what_ptxas_reports(
 ) {
     let dir = tempfile::tempdir().unwrap();
     let nvcc = format!(
-        "case \"$*\" in --version) echo 'release 13.0, V13.0.1';; --list-gpu-arch) echo compute_80;;\n\
+        "case \"$*\" in --version) echo 'release 13.0, V13.0.1';; --list-gpu-arch) echo compute_80;; {PTX}\n\
          *) echo \"Compiling entry function '{kernel}' for 'sm_80'\"; echo 'Function properties for worker'\n\
          echo '  {properties}'; echo 'Used 32 registers'; exit {status};; esac"
     );
@@ -189,7 +192,7 @@ fn gpu_check_judges_every_architecture() {
     // The first is the last to end.
     let nvcc = format!(
         "case \"$*\" in --version) echo 'release 13.0, V13.0.1'; exit;;\n\
-         --list-gpu-arch) echo compute_80; echo compute_90; echo compute_100; exit;;\n\
+         --list-gpu-arch) echo compute_80; echo compute_90; echo compute_100; exit;; {PTX}\n\
          *sm_80*) /bin/sleep 0.5;; esac\n\
          echo \"Compiling entry function 'worker' for 'sm_??'\"; echo 'Function properties for worker'\n\
          case \"$*\" in *sm_90a*) echo '  {SPILLING}';; *) echo '  {CLEAN}';; esac\n\
