@@ -17,6 +17,8 @@ mod versions;
 #[path = "../../verify/tests/language/wire.rs"]
 mod wire;
 
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -134,10 +136,22 @@ fn what_is_planted_is_noticed() {
             "LosesRow" | "SwapsColumns" | "TakesLongChunk" => "block",
             _ => "warp",
         };
-        let run =
-            others(test).env("DOORBELL_FAULT", fault).env("DOORBELL_LANGUAGE_TEAM", team).output().unwrap();
-        assert!(!run.status.success(), "{fault} is not noticed by {test}");
+        let mut run = others(test);
+        run.env("DOORBELL_FAULT", fault).env("DOORBELL_LANGUAGE_TEAM", team);
+        assert!(fails(&mut run), "{fault} is not noticed by {test}");
     }
+}
+
+/// Whether one of the tests that this command runs fails, or the command ends badly. It is stopped at the first that does.
+fn fails(command: &mut std::process::Command) -> bool {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().expect("it is a pipe")).lines();
+    if lines.any(|line| line.is_ok_and(|line| line.ends_with("FAILED"))) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        return true;
+    }
+    !child.wait().unwrap().success()
 }
 
 /// Other tests of this program, in a process of its own.
