@@ -346,8 +346,8 @@ impl Bed {
     }
 
     fn prefill(&self, number: u32, length: u32) -> HwDesc {
-        let kv_offset = (u64::from(number) * self.slot) as u32;
-        HwDesc { model_id: MODEL, ..HwDesc::open_group(number + 7, length, kv_offset) }
+        let kv_offset = u64::from(number) * self.slot;
+        HwDesc { model_id: MODEL, kv_offset, ..HwDesc::open_group(number + 7, length, 0) }
             .with_version(self.version)
     }
 
