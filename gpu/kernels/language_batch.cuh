@@ -10,7 +10,7 @@ namespace language {
 // Where what a step has lies in a rank's shared memory, in bytes from its beginning. Attentions take the place of activations.
 struct BatchLayout {
   uint32_t stride;  // of a column's mantissas
-  uint32_t columns, activations, mantissas, shifts, scales, tiles, candidates, queries, query_scales, parts, end;
+  uint32_t columns, activations, mantissas, shifts, scales, tiles, candidates, queries, query_scales, scores, parts, end;
   uint32_t heads;       // of queries that are attended to at a time
   uint32_t parts_kept;  // of their attentions, all together
   uint32_t part_bytes;
@@ -47,6 +47,7 @@ struct BatchLayout {
     at.parts_kept = max(kPartBytes / at.part_bytes, at.heads);
     at.queries = take(at.heads * shape.head_width);
     at.query_scales = take(4 * at.heads);
+    at.scores = take(4 * kTogether * kBlock * Team::kWarps);
     at.parts = take(at.parts_kept * at.part_bytes);
     at.end = max(at.end, end);
     return at;
@@ -510,7 +511,8 @@ class Batch : Frame<Team> {
     char* const queries = at<char>(at_.queries);
     uint32_t* const query_scales = at<uint32_t>(at_.query_scales);
     char* const kept = at<char>(at_.parts);
-    const uint32_t all = own_of(count_ * shape.kv_heads), at_a_time = at_.heads / group, pieces = (width + kChunk - 1) / kChunk;
+    const uint32_t all = own_of(count_ * shape.kv_heads), at_a_time = at_.heads / group, pieces = (width + kPiece - 1) / kPiece;
+    const uint32_t sets = (group + kTogether - 1) / kTogether;
 #pragma unroll 1
     for (uint32_t first = 0; first < all; first += at_a_time) {
       const uint32_t here = min(at_a_time, all - first), heads = here * group;
@@ -539,21 +541,23 @@ class Batch : Frame<Team> {
       const uint32_t most = min(at_.parts_kept / heads, blocks_);
       const auto parts_of = [&](uint32_t position) { return min(most, position / kBlock + 1); };
 #pragma unroll 1
-      for (uint32_t job = warp_; job < heads * most * pieces; job += kWarps) {
-        const uint32_t head = job % heads, part = job / heads % most, piece = job / heads / most * kChunk, item = own(first + head / group);
+      for (uint32_t job = warp_; job < here * sets * most * pieces; job += kWarps) {
+        const uint32_t k = job % here, part = job / here % most, rest = job / here / most, set = rest % sets * kTogether, piece = rest / sets * kPiece;
+        const uint32_t item = own(first + k), head = group * k + set;
         const Column& of = column(item / shape.kv_heads);
         const uint32_t parts = parts_of(of.position);
         if (part >= parts) continue;
-        const Head with{of.cache + layer_offset + 2ull * half_bytes * (item % shape.kv_heads),
-                        shape.kv_block(),
-                        width,
-                        half_bytes,
-                        queries + head * width,
-                        query_scales[head],
-                        shared_.factor,
-                        tables().exp2};
-        Attended* const to = reinterpret_cast<Attended*>(kept + at_.part_bytes * (most * head + part));
-        language::attend<false, Team::kAtATime>(with, 0, piece, part, parts, of.position, to, shared_.scratch[warp_], lane_);
+        const Heads with{of.cache + layer_offset + 2ull * half_bytes * (item % shape.kv_heads),
+                         shape.kv_block(),
+                         width,
+                         half_bytes,
+                         queries + head * width,
+                         query_scales + head,
+                         min(kTogether, group - set),
+                         shared_.factor,
+                         tables().exp2};
+        attend_together(with, piece, part, parts, of.position, kept + at_.part_bytes * (most * head + part), at_.part_bytes * most,
+                        at<uint32_t>(at_.scores) + kTogether * kBlock * warp_, lane_);
       }
       Team::sync();
       ranks_.lap(kAttends);

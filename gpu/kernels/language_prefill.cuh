@@ -228,16 +228,6 @@ class Prefill : Frame<Team> {
     Team::sync();
   }
 
-  // The bytes of four numbers, by their places: the four lowest ones, then the next, ...
-  static __device__ __forceinline__ void transpose(const uint32_t (&from)[4], uint32_t (&to)[4]) {
-    const uint32_t low[2] = {__byte_perm(from[0], from[1], 0x5140), __byte_perm(from[2], from[3], 0x5140)};
-    const uint32_t high[2] = {__byte_perm(from[0], from[1], 0x7362), __byte_perm(from[2], from[3], 0x7362)};
-    to[0] = __byte_perm(low[0], low[1], 0x5410);
-    to[1] = __byte_perm(low[0], low[1], 0x7632);
-    to[2] = __byte_perm(high[0], high[1], 0x5410);
-    to[3] = __byte_perm(high[0], high[1], 0x7632);
-  }
-
   // `score_of`, of both scales' product, in fewer instructions: half of what is shifted out is added first. Of a head of 256 channels the last
   // product has 63 bits, of a narrower one fewer.
   static __device__ __forceinline__ int32_t score_by(int32_t dot, uint32_t scales, uint32_t factor) {
