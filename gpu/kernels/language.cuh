@@ -23,6 +23,7 @@ class Block : Frame<Team> {
     fill(own.tanh, kTanh, 257);
     fill(own.gelu, kGelu, 65);
     if (DOORBELL_FAULT(ChangesTable) && threadIdx.x == 37) own.exp2[37] -= 256;
+    if (threadIdx.x == 0) own.meetings = 0;
     Base::fall_out();
     const Block team;
     if (team.lane_ == 0) {

@@ -7,13 +7,67 @@
 
 namespace language {
 
+// The products of a layer, each of an activation, and that behind all. They share their code: a layer is to fit the multiprocessor's caches of instructions.
+enum Product : uint32_t { kOfQueries, kOfAttention, kOfGate, kOfProduct, kLogits };
+
+// Tiles that belong together: a gate's, and that of what it gates.
+__device__ __forceinline__ uint32_t tiles_together(Product product) { return product == kOfGate ? 2 : 1; }
+
+// What a rank does in a product, the same in each layer: worked out once a step, as the quotients in it would take a third of a product's time.
+struct alignas(16) ProductPlan {
+  uint32_t channels, padded;  // of the activation; and up to the end of the line
+  uint32_t inverse_of_pieces, inverse_of_words;  // 2^20 by the pieces of 128 channels and words of 16 bytes of a column, rounded up
+  uint32_t all;                                  // tiles that are the rank's
+  uint32_t pieces;
+};
+// And a warp in a round of one, of which there is mostly one.
+struct alignas(16) WarpPlan {
+  uint16_t here, slices;  // tiles of the round, and warps that share each
+  uint16_t part, has;     // the entry of its matrix, and whether it has any
+  uint16_t first, last;   // lines
+  uint32_t row;           // of the matrix, the first of 16
+};
+
+// The round of a product that begins with the `first`-th of a rank's tiles, of which it has `all`, as a warp sees it.
+__device__ __noinline__ WarpPlan plan_round(const Shape& shape, uint32_t rank, uint32_t ranks, uint32_t warps, uint32_t warp, Product product, uint32_t lines,
+                                            uint32_t all, uint32_t first) {
+  const uint32_t of = tiles_together(product), left = all - first;
+  const uint32_t slices = left >= warps || left == 0 ? 1 : min(warps / left, lines), here = min(left, warps / slices) / of * of;
+  const uint32_t slice = warp % slices, local = warp / slices;
+  WarpPlan plan{};
+  plan.here = static_cast<uint16_t>(here);
+  plan.slices = static_cast<uint16_t>(slices);
+  if (local >= here) return plan;
+  const uint32_t number = first + (DOORBELL_FAULT(SwapsTile) && of == 1 && here > 1 && local < 2 ? local ^ 1 : local);
+  const uint32_t tile = rank + ranks * (number / of), queries = shape.queries() / kTileRows, keys = shape.keys() / kTileRows;
+  uint32_t part = product == kOfAttention ? kOutput : product == kOfProduct ? kDown : kGate + number % of, in_part = tile;
+  if (product == kOfQueries) {
+    part = tile < queries ? kQuery : tile < queries + keys ? kKey : kValue;
+    in_part -= part == kQuery ? 0 : part == kKey ? queries : queries + keys;
+  }
+  plan.part = static_cast<uint16_t>(part);
+  plan.has = 1;
+  // The last warp has most to do besides, and no more lines than others.
+  plan.first = static_cast<uint16_t>((lines * slice + slices - 1) / slices);
+  plan.last = static_cast<uint16_t>((lines * (slice + 1) + slices - 1) / slices);
+  plan.row = kTileRows * in_part;
+  return plan;
+}
+
 // Where what a step has lies in a rank's shared memory, in bytes from its beginning. Attentions take the place of activations.
 struct BatchLayout {
   uint32_t stride;  // of a column's mantissas
-  uint32_t columns, activations, mantissas, shifts, scales, tiles, candidates, queries, query_scales, scores, parts, end;
+  uint32_t columns, activations, plans, warp_plans, places, mantissas, shifts, scales, tiles, candidates, queries, query_scales, scores, parts, end;
   uint32_t heads;       // of queries that are attended to at a time
   uint32_t parts_kept;  // of their attentions, all together
   uint32_t part_bytes;
+  uint64_t wide, dealt;  // where in scratch heads and products are, and mantissas
+
+  // Where this lies itself, for all threads: what they hold in registers goes to local memory, and each meeting makes the first cache forget that.
+  template <typename Team>
+  static constexpr __device__ __forceinline__ uint32_t own() {
+    return (static_cast<uint32_t>(sizeof(Shared<Team>)) + 127) / 128 * 128;
+  }
 
   // Bytes of attentions that are kept at a time, as long as there is no more than one of each head.
   static constexpr uint32_t kPartBytes = 128 << 10;
@@ -25,7 +79,10 @@ struct BatchLayout {
   static __device__ __forceinline__ BatchLayout of(const Shape& shape, uint32_t tiles) {
     const uint32_t widest = max(max(shape.width, shape.queries()), shape.hidden), most = tiles * kTileColumns;
     BatchLayout at;
-    at.end = (static_cast<uint32_t>(sizeof(Shared<Team>)) + 127) / 128 * 128;
+    at.end = own<Team>() + (static_cast<uint32_t>(sizeof(BatchLayout)) + 127) / 128 * 128;
+    const ChunkLayout chunk = ChunkLayout::of<Team>(shape);
+    at.wide = chunk.wide;
+    at.dealt = chunk.scratch;
     const auto take = [&at](uint32_t bytes) {
       const uint32_t offset = at.end;
       at.end += (bytes + 15) / 16 * 16;
@@ -33,6 +90,9 @@ struct BatchLayout {
     };
     at.columns = take(most * static_cast<uint32_t>(sizeof(Column)));
     at.activations = take(most * static_cast<uint32_t>(sizeof(Activation)));
+    at.plans = take((kLogits + 1) * static_cast<uint32_t>(sizeof(ProductPlan)));
+    at.warp_plans = take(kLogits * Team::kWarps * static_cast<uint32_t>(sizeof(WarpPlan)));
+    at.places = take(4 * Team::kThreads / kTileRows);
     const uint32_t begin = at.end;
     at.stride = Vectors::stride_of(widest);
     at.mantissas = take(most * at.stride);
@@ -79,6 +139,7 @@ class Batch : Frame<Team> {
   // tokens and positions holds here, too.
   static __device__ __noinline__ void run(Ranks& ranks, char* scratch, uint32_t count) {
     Batch team(ranks, scratch, count);
+    team.lay_out();
     team.embed();
     team.meet(kEmbeds);
 #pragma unroll 1
@@ -100,10 +161,9 @@ class Batch : Frame<Team> {
   using Base = Frame<Team>;
   using Base::copy, Base::end, Base::entries, Base::kThreads, Base::kWarps, Base::lane_, Base::matrix, Base::shared_, Base::tables, Base::thread_,
       Base::warp_;
-  static constexpr uint32_t kPitch = BatchLayout::pitch(kTilesOf);
+  // Sixteens of threads, each of which takes 16 rows of a column.
+  static constexpr uint32_t kPitch = BatchLayout::pitch(kTilesOf), kSixteens = kThreads / kTileRows;
 
-  // The products of a layer, each of an activation, and that behind all. They share their code: a layer is to fit the multiprocessor's caches of instructions.
-  enum Product : uint32_t { kOfQueries, kOfAttention, kOfGate, kOfProduct, kLogits };
   // What becomes the activation of each.
   static __device__ __forceinline__ Totals total_of(Product product) {
     return product == kOfAttention ? kOfMeans : product == kOfGate ? kOfMiddle : product == kOfProduct ? kOfProducts : kOfInput;
@@ -115,13 +175,17 @@ class Batch : Frame<Team> {
   const uint32_t rank_, all_ranks_;
   char* const scratch_;
   const uint32_t count_;
-  const BatchLayout at_;
-  const uint64_t wide_, dealt_;  // where in scratch heads and products are, and mantissas
+  const BatchLayout& at_;
   uint32_t blocks_ = 1;          // of positions, that the longest sequence has
 
   __device__ __forceinline__ Batch(Ranks& ranks, char* scratch, uint32_t count)
-      : ranks_(ranks), state_(ranks.state), rank_(ranks.rank), all_ranks_(ranks.count), scratch_(scratch), count_(count), at_(BatchLayout::of<Team>(Base::shared_.shape, kTilesOf)),
-        wide_(ChunkLayout::of<Team>(Base::shared_.shape).wide), dealt_(ChunkLayout::of<Team>(Base::shared_.shape).scratch) {}
+      : ranks_(ranks), state_(ranks.state), rank_(ranks.rank), all_ranks_(ranks.count), scratch_(scratch), count_(count),
+        at_(*Base::template at<const BatchLayout>(BatchLayout::own<Team>())) {}
+
+  __device__ __forceinline__ void lay_out() const {
+    if (thread_ == 0) *at<BatchLayout>(BatchLayout::own<Team>()) = BatchLayout::of<Team>(shared_.shape, kTilesOf);
+    Team::sync();
+  }
 
   template <typename T>
   __device__ __forceinline__ T* at(uint32_t offset) const {
@@ -131,13 +195,13 @@ class Batch : Frame<Team> {
     return reinterpret_cast<int32_t*>(scratch_) + shared_.shape.width * column;
   }
   __device__ __forceinline__ int32_t* heads_of(uint32_t column) const {
-    return reinterpret_cast<int32_t*>(scratch_ + wide_) + (shared_.shape.queries() + 2 * shared_.shape.keys()) * column;
+    return reinterpret_cast<int32_t*>(scratch_ + at_.wide) + (shared_.shape.queries() + 2 * shared_.shape.keys()) * column;
   }
   __device__ __forceinline__ int64* products_of(uint32_t column) const {
-    return reinterpret_cast<int64*>(scratch_ + wide_) + static_cast<uint64_t>(shared_.shape.hidden) * column;
+    return reinterpret_cast<int64*>(scratch_ + at_.wide) + static_cast<uint64_t>(shared_.shape.hidden) * column;
   }
   // Mantissas and shifts that ranks make for each other: behind what `ChunkLayout` has.
-  __device__ __forceinline__ char* dealt() const { return scratch_ + dealt_; }
+  __device__ __forceinline__ char* dealt() const { return scratch_ + at_.dealt; }
   __device__ __forceinline__ const Column& column(uint32_t number) const { return at<Column>(at_.columns)[number]; }
   __device__ __forceinline__ Activation* activations() const { return at<Activation>(at_.activations); }
   __device__ __forceinline__ const short* gain(const Entry& entry) const {
@@ -146,7 +210,7 @@ class Batch : Frame<Team> {
 
   __device__ __forceinline__ void meet(Lap done) const {
     ranks_.lap(done);
-    ranks_.meet();
+    Ranks::meet(state_, all_ranks_);
     ranks_.lap(kMeets);
   }
 
@@ -161,6 +225,35 @@ class Batch : Frame<Team> {
     if (magnitudes != 0) order::set_bits_gpu(&total.magnitudes, magnitudes);
   }
 
+  // Of what comes of tiles, 16 rows of a column are those of 16 threads, which stay with their column if there are enough of them: it, their first tile, and how many are
+  // taken at a time.
+  struct Place {
+    uint16_t column;
+    uint8_t first_tile, at_a_time;
+  };
+
+  __device__ __forceinline__ const ProductPlan& plan_of(Product product) const { return at<ProductPlan>(at_.plans)[product]; }
+  __device__ __forceinline__ const WarpPlan& own_plan_of(Product product) const { return at<WarpPlan>(at_.warp_plans)[kWarps * product + warp_]; }
+
+  // A lane of each warp for each product. A barrier of the team has to follow.
+  __device__ __forceinline__ void plan() const {
+    const Shape& shape = shared_.shape;
+    if (thread_ < kSixteens)
+      at<Place>(at_.places)[thread_] = Place{static_cast<uint16_t>(thread_ % min(count_, kSixteens)), static_cast<uint8_t>(thread_ / count_),
+                                             static_cast<uint8_t>(max(kSixteens / count_, 1u))};
+    if (lane_ > kLogits) return;
+    const Product product = static_cast<Product>(lane_);
+    const uint32_t channels = product == kOfAttention ? shape.queries() : product == kOfProduct ? shape.hidden : shape.width;
+    const uint32_t rows = product == kOfQueries ? shape.queries() + 2 * shape.keys() : product == kOfGate ? shape.hidden : product == kLogits ? 0 : shape.width;
+    const uint32_t lines = (channels + kLine - 1) / kLine, padded = lines * kLine, pieces = (channels + 4 * kWarp - 1) / (4 * kWarp), of = tiles_together(product);
+    uint32_t all = of * own_of(rows / kTileRows);
+    if (DOORBELL_FAULT(SkipsRows) && rank_ == 1 && all > of) all -= of;
+    const WarpPlan own = plan_round(shape, rank_, all_ranks_, kWarps, warp_, product, lines, all, 0);
+    if (product != kLogits) at<WarpPlan>(at_.warp_plans)[kWarps * product + warp_] = own;
+    if (warp_ == 0)
+      at<ProductPlan>(at_.plans)[product] = ProductPlan{channels, padded, (1u << 20) / pieces + 1, (1u << 20) / (padded / 16) + 1, all, pieces};
+  }
+
   // The residual streams, of which each rank has some channels.
   __device__ __forceinline__ void embed() {
     const Shape& shape = shared_.shape;
@@ -168,6 +261,7 @@ class Batch : Frame<Team> {
     const uint4* const from = reinterpret_cast<const uint4*>(state_.columns);
     for (uint32_t k = thread_; k < kWords * count_; k += kThreads) at<uint4>(at_.columns)[k] = from[k];
     copy(shared_.entries[0], entry_at(shared_.image, kFirstLayerEntry), kParts * sizeof(Entry));
+    plan();
     stream::wait_for_copies();
     Team::sync();
     for (uint32_t k = 0; k < count_; k++) blocks_ = max(blocks_, column(k).position / kBlock + 1);
@@ -190,17 +284,17 @@ class Batch : Frame<Team> {
   // Of few columns each rank makes them for itself; of many it makes some, and takes the others' behind a meeting. There is a barrier of the block behind all.
   __device__ __forceinline__ void activate(Product product, const Entry& entry) const {
     constexpr uint32_t kFour = 4, kPiece = kFour * kWarp, kAtATime = kTilesOf == 1 ? 2 : 4;
-    const Shape& shape = shared_.shape;
     const bool is_normalised = product == kOfQueries || product == kOfGate || product == kLogits, is_wide = product == kOfProduct;
-    const uint32_t channels = is_normalised ? shape.width : is_wide ? shape.hidden : shape.queries();
+    const ProductPlan& plan = plan_of(product);
+    const uint32_t channels = plan.channels;
     const short* const by = gain(entry);
     const Total* const totals = state_.totals[total_of(product)];
     uint64_t magnitudes = 0;
     if (lane_ < count_) magnitudes = totals[lane_].magnitudes;
     const int32_t over = bits(magnitudes) - 15, own_shift = over > 0 ? over : 0;
-    const uint32_t pieces = (channels + kPiece - 1) / kPiece, padded = (channels + kLine - 1) / kLine * kLine;
+    const uint32_t pieces = plan.pieces, padded = plan.padded;
     // Quotients of numbers that are small.
-    const uint32_t inverse = (1u << 20) / pieces + 1;
+    const uint32_t inverse = plan.inverse_of_pieces;
     const auto column_of = [&](uint32_t item) { return item * inverse >> 20; };
     const uint32_t all_items = pieces * count_;
     const bool is_dealt = kTilesOf != 1 && all_ranks_ != 1;
@@ -273,7 +367,7 @@ class Batch : Frame<Team> {
       meet(kActivates);
       // 16 bytes at a time, of columns and then of shifts.
       const uint32_t words = padded / 16, of_columns = words * count_, every = of_columns + padded / kBlock * (kColumns / 16);
-      const uint32_t inverse_of_words = (1u << 20) / words + 1;
+      const uint32_t inverse_of_words = plan.inverse_of_words;
 #pragma unroll 4
       for (uint32_t k = thread_; k < every; k += kThreads) {
         const uint32_t number = k * inverse_of_words >> 20, in_column = at_.stride * number + 16 * (k - number * words);
@@ -282,16 +376,22 @@ class Batch : Frame<Team> {
         *reinterpret_cast<uint4*>(at<char>(k < of_columns ? at_.mantissas + in_column : at_.shifts + in_shifts)) = word;
       }
     }
-    if (warp_ == kWarps - 1 && lane_ < count_) {
-      Activation activation{1u << 15, -15 - kFraction + own_shift};
-      if (is_normalised) {
-        const Root root = Root::of(totals[lane_].squares, shape.width, shape.epsilon);
-        activation = Activation{root.inverse, entry.exponent - kFraction - 36 + root.up / 2 + own_shift};
-      }
-      activations()[lane_] = activation;
-    }
     Team::sync();
     ranks_.lap(product == kLogits ? kActivatesLogits : kActivates);
+  }
+
+  // What of each activation belongs to all its channels. It is wanted when sums are there, and the last warp works it out. A barrier has to follow.
+  __device__ __forceinline__ void scale(Product product, const Entry& entry) const {
+    const Shape& shape = shared_.shape;
+    if (warp_ != kWarps - 1 || lane_ >= count_) return;
+    const Total total = state_.totals[total_of(product)][lane_];
+    const int32_t over = bits(total.magnitudes) - 15, own_shift = over > 0 ? over : 0;
+    Activation activation{1u << 15, -15 - kFraction + own_shift};
+    if (product == kOfQueries || product == kOfGate || product == kLogits) {
+      const Root root = Root::of(total.squares, shape.width, shape.epsilon);
+      activation = Activation{root.inverse, entry.exponent - kFraction - 36 + root.up / 2 + own_shift};
+    }
+    activations()[lane_] = activation;
   }
 
   // Adds lines `first` up to `last` of the 16 rows at upper, eight of them, and lower, times all columns: `tiles` of language_tiles.cuh, with several lines on
@@ -375,114 +475,103 @@ class Batch : Frame<Team> {
     const Shape& shape = shared_.shape;
     const Entry* const of_layer = entries(layer);
     clear(product == kOfQueries ? kOfProducts : product == kOfAttention ? kTotals : product == kOfGate ? kOfMeans : kOfMiddle);
-    activate(product, of_layer[product == kOfGate ? kHiddenGain : kAttentionGain]);
-    if (product == kOfQueries && layer + 1 < shape.layers)
-      copy(shared_.entries[(layer + 1) % 2], entry_at(shared_.image, kFirstLayerEntry + kParts * (layer + 1)), kParts * sizeof(Entry));
-    const uint32_t queries = shape.queries() / kTileRows, keys = shape.keys() / kTileRows, of = product == kOfGate ? 2 : 1;
-    const uint32_t tiles_of_all = product == kOfQueries ? queries + 2 * keys : (product == kOfGate ? shape.hidden : shape.width) / kTileRows;
-    const uint32_t channels = product == kOfAttention ? shape.queries() : product == kOfProduct ? shape.hidden : shape.width;
-    const uint32_t lines = (channels + kLine - 1) / kLine;
-    // The matrix of a tile, which is its own or one of two that belong together, and where its rows begin in that.
-    const auto part_of = [&](uint32_t tile) { return tile < queries ? 0 : tile < queries + keys ? 1 : 2; };
-    const auto entry_of = [&](uint32_t tile, uint32_t part) -> const Entry& {
-      return of_layer[product == kOfQueries ? kQuery + part_of(tile) : product == kOfAttention ? kOutput : product == kOfGate ? kGate + part : kDown];
-    };
-    const auto first_of = [&](uint32_t tile) {
-      const uint32_t part = product == kOfQueries ? part_of(tile) : 0;
-      return kTileRows * (tile - (part == 0 ? 0 : queries + (part - 1) * keys));
-    };
+    const Entry& of_gain = of_layer[product == kOfGate ? kHiddenGain : kAttentionGain];
+    activate(product, of_gain);
+    if (product == kOfQueries) {
+      if (layer + 1 < shape.layers)
+        copy(shared_.entries[(layer + 1) % 2], entry_at(shared_.image, kFirstLayerEntry + kParts * (layer + 1)), kParts * sizeof(Entry));
+      bring_near(layer);
+    }
+    const ProductPlan& plan = plan_of(product);
     // What the residual stream is multiplied with next, so that it is known what comes of it.
-    const bool is_last = layer + 1 == shape.layers;
+    const bool is_last = layer + 1 == shape.layers, adds = product == kOfAttention || product == kOfProduct;
     const Entry& next = product == kOfAttention ? of_layer[kHiddenGain] : is_last ? shared_.last_gain : entries(layer + 1)[kAttentionGain];
-    const short* const by = gain(product == kOfAttention || product == kOfProduct ? next : of_layer[kAttentionGain]);
-    if (product == kOfQueries) bring_near(layer);
+    const short* const by = gain(adds ? next : of_layer[kAttentionGain]);
     uint32_t* const all_scales = at<uint32_t>(at_.scales);
     const int32_t* const tiles = at<int32_t>(at_.tiles);
-    const bool adds = product == kOfAttention || product == kOfProduct;
-    const uint32_t inverse = (1u << 20) / count_ + 1;
-    uint32_t all = of * own_of(tiles_of_all);
-    if (DOORBELL_FAULT(SkipsRows) && rank_ == 1 && all > of) all -= of;
+    const uint32_t of = tiles_together(product), row = thread_ % kTileRows;
+    const Place place = at<Place>(at_.places)[thread_ / kTileRows];
+    const uint32_t first_tile = place.first_tile, at_a_time = place.at_a_time;
+    WarpPlan round = own_plan_of(product);
+    uint32_t first = 0;
 #pragma unroll 1
-    for (uint32_t first = 0; first < all;) {
-      const uint32_t left = all - first, slices = left >= kWarps ? 1 : min(kWarps / left, lines), here = min(left, kWarps / slices) / of * of;
-      const uint32_t slice = warp_ % slices, local = warp_ / slices;
-      // Of a number of these tiles, 16 rows of a column behind each other: which it is, and what it is added to, which comes meanwhile.
-      const uint32_t numbers = here / of * kTileRows * count_;
-      const auto place_of = [&](uint32_t number, uint32_t& k, uint32_t& column, uint32_t& row) {
-        const uint32_t rest = number / kTileRows;
-        k = rest * inverse >> 20;
-        column = rest - k * count_;
-        row = number % kTileRows;
-      };
+    for (;;) {
+      const uint32_t slices = round.slices;
+      uint32_t column = place.column, together = first_tile < at_a_time ? round.here / of : 0;
+      // What is added to comes meanwhile.
       int32_t old = 0, factor = 0;
-      const auto fetch = [&](uint32_t number) {
-        if (!adds || number >= numbers) return;
-        uint32_t k, column, row;
-        place_of(number, k, column, row);
+      const auto fetch = [&](uint32_t k) {
+        if (!adds || k >= together) return;
         const uint32_t in_all = kTileRows * own(first / of + k) + row;
         old = stream_of(column)[in_all];
         factor = by[in_all];
       };
-      fetch(thread_);
-      if (local < here) {
-        const uint32_t k = first + (DOORBELL_FAULT(SwapsTile) && of == 1 && here > 1 ? local ^ (local < 2 ? 1 : 0) : local), tile = own(k / of);
-        const Matrix matrix = this->matrix(entry_of(tile, k % of));
-        const char* const from = matrix.row(first_of(tile));
-        uint32_t scale = 0;
-        if (slice == 0) {
+      fetch(first_tile);
+      if (round.has != 0) {
+        const Matrix matrix = this->matrix(of_layer[round.part]);
+        const char* const from = matrix.row(round.row);
+        uint32_t row_scale = 0;
+        if (round.first == 0) {
           prefetch(from, kTileRows * matrix.stride(), end(), lane_);
-          scale = matrix.scale(first_of(tile) + lane_ % kTileRows);
+          row_scale = matrix.scale(round.row + lane_ % kTileRows);
         }
         int32_t sums[kTilesOf][4] = {};
         const char* const upper = from + static_cast<uint64_t>(matrix.stride()) * (lane_ / 4);
-        add_lines(sums, upper, upper + static_cast<uint64_t>(kGroups) * matrix.stride(), lines * slice / slices, lines * (slice + 1) / slices);
+        add_lines(sums, upper, upper + static_cast<uint64_t>(kGroups) * matrix.stride(), round.first, round.last);
         leave(sums, 0);
-        if (slice == 0 && lane_ < kTileRows) all_scales[kBlock * local + lane_] = scale;
+        if (round.first == 0 && lane_ < kTileRows) all_scales[kBlock * (warp_ / slices) + lane_] = row_scale;
       }
+      if (first == 0) scale(product, of_gain);
       Team::sync();
       ranks_.lap(kMultiplies);
 #pragma unroll 1
-      for (uint32_t base = kWarp * warp_; base < numbers; base += kThreads) {
-        const uint32_t number = base + lane_;
-        const bool is = number < numbers;
-        uint32_t k, column, row;
-        place_of(is ? number : 0, k, column, row);
-        const uint32_t tile = own(first / of + k);
-        const int32_t x_before = old, by_next = factor;
-        fetch(number + kThreads);
-        const auto sum_of = [&](uint32_t part) {
-          int32_t sum = 0;
-          for (uint32_t j = 0; j < slices; j++) sum += tiles[kBlock * kPitch * (slices * (of * k + part) + j) + kPitch * row + column];
-          return sum;
-        };
-        const auto value_of = [&](uint32_t part) {
-          const int32_t exponent = entry_of(tile, part).exponent;
-          return Requantised::of(exponent, activations()[column]).value(sum_of(part), all_scales[kBlock * (of * k + part) + row]);
-        };
-        const uint32_t in_all = kTileRows * tile + row;
+      for (;;) {
         uint64_t squares = 0, magnitudes = 0;
-        if (is) {
+#pragma unroll 1
+        for (uint32_t k = first_tile; k < together; k += at_a_time) {
+          const int32_t x_before = old, by_next = factor;
+          fetch(k + at_a_time);
+          const uint32_t tile = own(first / of + k);
+          const auto value_of = [&](uint32_t part) {
+            int32_t sum = 0;
+            for (uint32_t j = 0; j < slices; j++) sum += tiles[kBlock * kPitch * (slices * (of * k + part) + j) + kPitch * row + column];
+            const uint32_t entry = product == kOfQueries     ? (kTileRows * tile < shape.queries() ? kQuery : kTileRows * tile < shape.queries() + shape.keys() ? kKey : kValue)
+                                   : product == kOfAttention ? kOutput
+                                   : product == kOfGate      ? kGate + part
+                                                             : kDown;
+            return Requantised::of(of_layer[entry].exponent, activations()[column]).value(sum, all_scales[kBlock * (of * k + part) + row]);
+          };
+          const uint32_t in_all = kTileRows * tile + row;
           const int32_t value = value_of(0);
           if (product == kOfQueries) {
             heads_of(column)[in_all] = value;
           } else if (product == kOfGate) {
             const int64 through = round_shift(static_cast<int64>(this->swish(value)) * value_of(1), kFraction);
             products_of(column)[in_all] = through;
-            magnitudes = magnitude(through);
+            magnitudes |= magnitude(through);
           } else {
             int32_t* const x = stream_of(column) + in_all;
             const int32_t sum = within(static_cast<int64>(x_before) + value);
             *x = sum;
             const uint64_t size = magnitude(sum);
-            squares = size * size;
-            magnitudes = magnitude(static_cast<int64>(sum) * by_next);
+            squares += size * size;
+            magnitudes |= magnitude(static_cast<int64>(sum) * by_next);
           }
         }
-        if (product != kOfQueries)
-          add_seen(product == kOfAttention ? kOfMiddle : product == kOfGate ? kOfProducts : kOfInput, is, column, squares, magnitudes);
+        // Warps that have none have seen nothing.
+        if (product != kOfQueries && __any_sync(kEveryLane, squares != 0 || magnitudes != 0))
+          add_seen(product == kOfAttention ? kOfMiddle : product == kOfGate ? kOfProducts : kOfInput, together != 0, column, squares, magnitudes);
+        // A block of fewer threads than columns times 16, as on a CPU, takes further columns.
+        if constexpr (kSixteens >= kColumns) break;
+        column += kSixteens;
+        if (column - place.column >= count_) break;
+        if (column >= count_) together = 0;
+        fetch(first_tile);
       }
-      first += here;
-      if (first < all) Team::sync();
+      first += round.here;
+      if (first >= plan.all) break;
+      round = plan_round(shape, rank_, all_ranks_, kWarps, warp_, product, plan.padded / kLine, plan.all, first);
+      Team::sync();
     }
     if (product == kOfQueries) stream::wait_for_copies();
   }
@@ -578,6 +667,8 @@ class Batch : Frame<Team> {
   // each of them every n-th token.
   __device__ __forceinline__ void choose() {
     activate(kLogits, shared_.last_gain);
+    scale(kLogits, shared_.last_gain);
+    Team::sync();
     const Matrix tokens = matrix(shared_.tokens);
     const char* const last = end();
     uint32_t wide = 1;

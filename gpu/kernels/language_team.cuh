@@ -96,12 +96,12 @@ class Ranks {
 #endif
 
   // Waits for all ranks. What each of them has written before, all see behind it.
-  __device__ __forceinline__ void meet() {
+  __device__ __forceinline__ void meet() const { meet(state, count); }
+  static __device__ __forceinline__ void meet(TeamState& state, uint32_t count) {
     __syncthreads();
     if (threadIdx.x == 0 && count != 1) {
-      meetings_++;
       order::add_release_gpu(&state.arrived, 1);
-      const uint32_t goal = meetings_ * count;
+      const uint32_t goal = ++reinterpret_cast<Tables*>(language_memory)->meetings * count;
       for (uint32_t spins = 0; static_cast<int32_t>(order::load_acquire_gpu(&state.arrived) - goal) < 0 && !DOORBELL_FAULT(MeetsNobody);) {
         if (spins < kSoon) DOORBELL_SOON();
         relax(spins);
@@ -124,7 +124,7 @@ class Ranks {
  private:
   // Looks that are expected to be enough: what waits for longer lets others come first.
   static constexpr uint32_t kSoon = 256;
-  uint32_t meetings_ = 0, turn_ = 0;
+  uint32_t turn_ = 0;
 #ifdef DOORBELL_PHASES
   long long laps_[kLaps] = {}, last_ = 0;
 #endif
