@@ -400,7 +400,8 @@ __device__ __forceinline__ void attend_together(const Heads& heads, uint32_t pie
 // `round_divide`, in the code once.
 __device__ __noinline__ int64 divide_apart(int64 numerator, int64 denominator) { return round_divide(numerator, denominator); }
 
-// The mean of one channel of a head, with 10 fraction bits, over its parts, `bytes` each.
+// The mean of one channel of a head, with 10 fraction bits, over its parts, `bytes` each. It is no larger than what is stored, whose mantissas times scales have 23 bits.
+template <bool kNear = false>
 __device__ __forceinline__ int32_t mean_of(const char* parts, uint32_t count, uint32_t bytes, uint32_t width, uint32_t channel) {
   int32_t highest = kNoBin;
   for (uint32_t k = 0; k < count; k++) {
@@ -422,7 +423,8 @@ __device__ __forceinline__ int32_t mean_of(const char* parts, uint32_t count, ui
     }
   }
   if (DOORBELL_FAULT(DropsBin)) weights[1] = values[1] = 0;
-  return clamp(round_divide(values[0] + (values[1] >> 16), (weights[0] + (weights[1] >> 16)) << 4));
+  const int64 numerator = values[0] + (values[1] >> 16), denominator = (weights[0] + (weights[1] >> 16)) << 4;
+  return clamp(kNear ? round_divide_near(numerator, denominator) : round_divide(numerator, denominator));
 }
 
 }  // namespace language

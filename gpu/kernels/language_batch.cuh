@@ -655,7 +655,7 @@ class Batch : Frame<Team> {
       for (uint32_t base = kWarp * warp_; base < heads * width; base += kThreads) {
         const uint32_t head = base / width, channel = base % width + lane_, item = own(first + head / group), number = item / shape.kv_heads;
         const uint32_t parts = parts_of(column(number).position);
-        const int32_t mean = mean_of(kept + at_.part_bytes * most * head, parts, at_.part_bytes, width, channel);
+        const int32_t mean = mean_of<true>(kept + at_.part_bytes * most * head, parts, at_.part_bytes, width, channel);
         heads_of(number)[(item % shape.kv_heads * group + head % group) * width + channel] = mean;
         const uint32_t magnitudes = __reduce_or_sync(kEveryLane, magnitude(mean));
         if (lane_ == 0) add(kOfMeans, number, 0, magnitudes);

@@ -62,6 +62,16 @@ __device__ __forceinline__ int64 round_divide(int64 numerator, int64 denominator
   return quotient - (quotient * by > twice);
 }
 
+// The same of a quotient of fewer than 50 bits, in a third of the instructions: rounded down in floating point it is one off at most.
+__device__ __forceinline__ int64 round_divide_near(int64 numerator, int64 denominator) {
+  const int64 twice = 2 * numerator + denominator, by = 2 * denominator;
+  const double near = static_cast<double>(twice) / static_cast<double>(by);
+  int64 quotient = static_cast<int64>(near);
+  if (static_cast<double>(quotient) > near) quotient--;
+  const int64 rest = twice - quotient * by;
+  return quotient - (rest < 0) + (rest >= by);
+}
+
 // Straight lines between the entries of a table: at `index` and `part` / 2^24 beyond.
 __device__ __forceinline__ int64 between(const uint32_t* table, uint32_t index, uint32_t part) {
   const int64 low = table[index], high = table[index + 1];
