@@ -270,7 +270,7 @@ module rl_runtime_top
   assign called_off  = stopped || (retired_abort && work.adds_tokens);
   assign superseded  = retired_keep && work.adds_tokens;
   assign upstream      = fetching | checking | waits;                       // before the dispatcher
-  assign idle        = ~published & ~checking & ~waits & dispatch_idle;
+  assign idle        = ~left & ~checking & ~waits & dispatch_idle;
   assign drained     = draining & on & idle;
   assign arms        = arm && (Queues'(16'd1 << bell_queue) & on) != '0;     // that of a dead queue pair does nothing
 
@@ -383,7 +383,7 @@ module rl_runtime_top
     .done_i       (idle & ~(messages_wait | events_wait)),
     .busy_i       (upstream | ~dispatch_idle | messages_busy | events_busy | owing),
     .die_i        (die),
-    .idle_i       (idle & ~left),
+    .idle_i       (idle),
     .bus_idle_i   (reads_idle && writes_idle && watchdog_idle),
     .on_o         (on),
     .enabled_o    (enabled),
