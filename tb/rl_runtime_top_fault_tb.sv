@@ -403,6 +403,19 @@ module rl_runtime_top_fault_tb;
     bench.host.await_state(STATE_ACTIVE, 0, "STATE.ACTIVE = 0 after a drain");
     if (bench.host.u_score.messages - messages_before != 2) fail("R14: a drain has lost its message behind another");
     bench.host.disable_device;
+    // A disable waits for the response of a message, however long it takes (R12).
+    bench.host.enable;
+    messages_before = bench.host.u_score.messages;
+    bench.u_memory.hold_id = 32;
+    arm(0);
+    run_one(FLAG_INTERRUPT, 0);
+    repeat (300) @(posedge bench.clk);
+    bench.u_registers.write(REG_CONTROL, 0);
+    repeat (300) @(posedge bench.clk);
+    bench.u_registers.expect_read(REG_STATE, STATE_ACTIVE | STATE_IDLE);
+    bench.u_memory.hold_id = -1;
+    bench.host.disable_device;
+    if (bench.host.u_score.messages - messages_before != 1) fail("R12: a message that was promised has not come");
   endtask
 
   initial begin
