@@ -409,7 +409,8 @@ module mmio_regs
   endfunction
 
   // The regions, and which of them each window holds. R11: a region lies, whole, in one window; an empty one lies
-  // everywhere. Nothing wraps: a window that does holds nothing.
+  // everywhere. A window that wraps holds nothing. In another one a region that begins below it has a difference of bases
+  // beyond the window's size, or, from address 0 in a window that ends at 2^64, just of that size, which leaves it no byte.
   localparam int Own     = 6;
   localparam int Regions = Own + Models;
   logic [64*Regions-1:0]      base, size;
@@ -435,8 +436,7 @@ module mmio_regs
         straight[k] = !window_end[64] || window_end[63:0] == '0;
         for (int r = 0; r < Regions; r++)
           holds[Regions*k + r] = size[64*r +: 64] == '0
-            || (straight[k] && base[64*r +: 64] >= window_base[64*k +: 64]
-                && base[64*r +: 64] - window_base[64*k +: 64] <= window_size[64*k +: 64]
+            || (straight[k] && base[64*r +: 64] - window_base[64*k +: 64] <= window_size[64*k +: 64]
                 && size[64*r +: 64] <= window_size[64*k +: 64] - (base[64*r +: 64] - window_base[64*k +: 64]));
       end
     end
