@@ -5,6 +5,7 @@ module tenants #(
   parameter int Queues    = 2,
   parameter int Functions = 2,
   parameter int Workers   = 4,
+  parameter int Engines   = 1,          // 2: with engine 1, of one gang
   parameter int Limit     = 2_000_000
 );
   import bench_pkg::*;
@@ -13,15 +14,17 @@ module tenants #(
 
   // What is shared (R28): what the attackers make the device do.
   localparam int Lines = 0, Completions = 1, Messages = 2, Events = 3, Fetch = 4, Readback = 5, Publishes = 6, Registers = 7, Groups = 8, Things = 9;
+  localparam int Engine = 9;             // … where there is one
   // What happens to it.
   localparam int Withheld = 0, Late = 1, Erroneous = 2, Flooded = 3, Reset = 4, Disabled = 5, Reassigned = 6, Actions = 7;
   // What is accessed.
-  localparam int ReadDesc = 0, ReadBack = 1, WriteLine = 2, WriteDone = 3, WriteEvent = 4, WriteMessage = 5;
-  // What the victim publishes: NOP, DECODE of two lines, REWARD of two lines, POLICY.
-  localparam int Nop = 0, Decode = 1, Reward = 2, Policy = 3;
+  localparam int ReadDesc = 0, ReadBack = 1, WriteLine = 2, WriteDone = 3, WriteEvent = 4, WriteMessage = 5, ReadEngine = 6, WriteStore = 7, Accesses = 8;
+  // What the victim publishes: NOP, DECODE of two lines, REWARD of two lines, POLICY; POLICY of engine 1, and a DECODE of two tokens by it.
+  localparam int Nop = 0, Decode = 1, Reward = 2, Policy = 3, Publish = 4, Language = 5;
 
   localparam int CompletionDepth = 128;
   localparam int FetchDepth = 128;
+  localparam logic [5:0] EngineIds = 6'd32;      // ARID of engine 1, by function
   localparam int FetchPlaces = FetchDepth / ((Queues == 1) ? 1 : 1 << $clog2(Queues));
 
   function automatic string thing_name(input int k);
@@ -34,7 +37,8 @@ module tenants #(
       Readback:    thing_name = "readback";
       Publishes:   thing_name = "publishes";
       Registers:   thing_name = "registers";
-      default:     thing_name = "groups";
+      Groups:      thing_name = "groups";
+      default:     thing_name = "engine 1";
     endcase
   endfunction
 
@@ -74,7 +78,8 @@ module tenants #(
 
   clock_reset #(.Limit(Limit)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
-  rl_runtime_top #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .FetchDepth(FetchDepth), .CompletionDepth(CompletionDepth)) u_device (
+  rl_runtime_top #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .FetchDepth(FetchDepth), .CompletionDepth(CompletionDepth), .Engines(Engines), .Gangs(1),
+                   .Contexts(1)) u_device (
     .clk_i(clk), .rst_ni(rst_n), .*
   );
 
@@ -90,22 +95,74 @@ module tenants #(
   // ---------------------------------------------------------------- what the bench says
   int            k_cycles = 1;          // AW, W and AR are taken within so many
   int            timeout = 0;           // BUS_TIMEOUT
-  logic [16*6-1:0] hold = '0;           // of a function, by what is accessed: responses are withheld, …
-  int            late [0:16*6-1];       // … or come so many cycles late at most
-  int            bad  [0:16*6-1];       // … or are errors, percent of them
+  logic [16*Accesses-1:0] hold = '0;           // of a function, by what is accessed: responses are withheld, …
+  int            late [0:16*Accesses-1];       // … or come so many cycles late at most
+  int            bad  [0:16*Accesses-1];       // … or are errors, percent of them
   int            victim = Queues - 1;
   int            owner_of [0:15];       // function of each queue pair, as it was started
   int            load_of [0:15];        // Things: what each queue pair publishes
   int            action = Flooded, thing = Completions;
-  initial for (int k = 0; k < 96; k++) begin late[k] = 0; bad[k] = 0; end
+  initial for (int k = 0; k < 16 * Accesses; k++) begin late[k] = 0; bad[k] = 0; end
 
-  // ---------------------------------------------------------------- addresses: queue pair (events: function), and what lies there
+  // ---------------------------------------------------------------- addresses: queue pair (events, models and arenas: function), and what lies there
   localparam logic [63:0] Base = 64'h0000_0045_0000_0000;
   function automatic logic [63:0] place(input int number, input int region);
     place = Base | (64'(number) << 28) | (64'(region) << 24);
   endfunction
-  localparam int Sq = 0, Cq = 1, Token = 2, Eq = 3, Message = 4;
+  localparam int Sq = 0, Cq = 1, Token = 2, Eq = 3, Message = 4, Kv = 5, Model = 6, Arena = 7;
   localparam logic [31:0] Key = 32'h5EED_0123;
+
+  // Engine 1: a model of one layer with four heads of keys and values; 136 lines are a block. A step of its program reads an activation, multiplies it with
+  // 512 rows of a line, which is four times what may be on its way, and gives a token. All other lines are 0.
+  localparam int ProgramLine = 540, Words = 9, BlockLines = 136, PolicyLine = 32768;
+  function automatic logic [511:0] model_line(input int line);
+    model_line = '0;
+    case (line)
+      0: begin
+        model_line[95:0]    = {32'd2, 8'd0, "M", "L", "b", "r", "o", "o", "D"};
+        model_line[191:128] = 64'd64 * ProgramLine;
+        model_line[447:192] = {32'd2048, 32'd32, 32'd64, 32'd32, 32'd4, 32'd4, 32'd1, 32'd64};
+      end
+      ProgramLine: model_line = {4'd7, 13'd0, 6'd1, 6'd1, 1'b1, 1'b1, 33'd0,                              // head: 32 rows
+                                 4'd0, 17'd128, 17'd0, 3'd0, 3'd0, 6'd1, 6'd0, 5'd0, 3'd0,                // gemv: 512 rows, to line 32
+                                 4'd2, 2'd2, 17'd0, 17'd0, 7'd0, 4'd0, 6'd1, 6'd0, 1'b0,                  // memcpy.in
+                                 4'd3, 2'd2, 6'd2, 32'd520, 16'd0, 4'd0,                                  // memset.desc: scales,
+                                 4'd3, 2'd2, 6'd1, 32'd8, 16'd0, 4'd0,                                    // rows
+                                 4'd3, 2'd1, 6'd1, 16'd32, 16'd1, 16'd64, 4'd0,                           // memset.weight
+                                 4'd3, 2'd1, 6'd0, 16'd512, 16'd1, 16'd64, 4'd0,
+                                 4'd3, 2'd0, 6'd0, 16'd1, 16'd1, 16'd96, 4'd0};                           // memset.fmap: 96 words
+      ProgramLine + 1: model_line[63:60] = 4'd8;                                                          // end
+      default: ;
+    endcase
+  endfunction
+
+  function automatic logic [511:0] image_line();
+    logic [511:0] header;
+    hw_image_t    image;
+    header            = model_line(0);
+    image             = '0;
+    image.program_at  = 64'd64 * ProgramLine;
+    image.words       = Words;
+    image.length      = image.program_at + 128;
+    image.vocabulary  = ref_shape(header, 6);
+    image.positions   = ref_shape(header, 7);
+    image.block_lines = 32'(ref_block_lines(header));
+    {image.end_0, image.end_1, image.end_2, image.end_3} = '1;
+    image_line        = ref_fold_seal(image);
+  endfunction
+
+  // HwSequences of one token that is there: the first one's step begins with the copy of a block. Behind each a table whose entries are all 2.
+  localparam int Length = 40;
+  function automatic logic [511:0] kv_line(input int line);
+    kv_line = {16{32'd2}};
+    if (line % 64 == 0) begin
+      kv_line = '0;
+      kv_line[HW_SEQUENCE_ENTRIES_LSB +: 32] = 32'd64;
+      kv_line[HW_SEQUENCE_SOURCE_LSB +: 32]  = 32'd1;
+      if (line == 0) kv_line[HW_SEQUENCE_SHARED_LSB +: 32] = Length - 1;
+      kv_line = ref_fold_seal(kv_line);
+    end
+  endfunction
 
   function automatic hw_desc_t desc_of(input int q, input int index);
     hw_desc_t desc;
@@ -137,6 +194,8 @@ module tenants #(
           desc.delta_offset   = 64'd64 * (index + 1);
           desc.checkpoint     = '0;
         end
+        Publish:  desc = publish_of(desc);
+        Language: desc = language_of(desc, index);
         default: ;
       endcase
       desc.flags[FLAG_INTERRUPT_BIT] = 1'b1;
@@ -172,23 +231,47 @@ module tenants #(
         endcase
         desc.flags[FLAG_COW_PREFIX_BIT] = index % 4 != 0;
       end
+      Engine: desc = (index == 0) ? publish_of(desc) : language_of(desc, index);
       default: ;
     endcase
     desc_of = desc;
   endfunction
+  // A version of engine 1, and a DECODE by it.
+  function automatic hw_desc_t publish_of(input hw_desc_t blank);
+    publish_of                = blank;
+    publish_of.opcode         = OP_POLICY;
+    publish_of.model_id       = 16'd1;
+    publish_of.policy_version = 16'd1;
+    publish_of.delta_offset   = 64'd64 * PolicyLine;
+    publish_of.checkpoint     = '0;
+  endfunction
+
+  function automatic hw_desc_t language_of(input hw_desc_t blank, input int index);
+    language_of                = blank;
+    language_of.opcode         = OP_DECODE;
+    language_of.model_id       = 16'd1;
+    language_of.policy_version = 16'd1;
+    language_of.seq_len        = Length;
+    language_of.max_tokens     = 2;
+    language_of.delta_offset   = 64'd256 * (index % 1024) + 4;
+    language_of.kv_offset      = (index % 4 == 3) ? 64'd4096 : 64'd0;
+  endfunction
+
   int mix_of [0:1023];                  // what the victim publishes, by index, …
   int version_of [0:1023];              // … and the version that a DECODE of it names
   int version = 0;                      // that it published last
 
   localparam int Kept = 2048;
-  logic [Things*Kept-1:0] kept = '0;
-  logic [511:0]           sealed [0:Things*Kept-1];
+  logic [(Things+1)*Kept-1:0] kept = '0;
+  logic [511:0]           sealed [0:(Things+1)*Kept-1];
 
   function automatic logic [511:0] data_of(input logic [63:0] addr);
     int q, line;
     q    = int'(addr[31:28]);
     line = int'(addr[23:6]);
-    if (addr[63:32] != Base[63:32] || (addr[27:24] != 4'(Sq) && addr[27:24] != 4'(Token))) begin
+    if (addr[63:32] == Base[63:32] && Engines > 1 && addr[27:24] >= 4'(Kv) && addr[27:24] <= 4'(Arena))
+      data_of = (addr[27:24] == 4'(Kv)) ? kv_line(line) : (addr[27:24] == 4'(Model)) ? model_line(line) : '0;
+    else if (addr[63:32] != Base[63:32] || (addr[27:24] != 4'(Sq) && addr[27:24] != 4'(Token))) begin
       fail($sformatf("R11: read of %h", addr));
       data_of = '0;
     end else if (addr[27:24] == 4'(Sq)) begin
@@ -202,6 +285,8 @@ module tenants #(
         data_of = sealed[load_of[q] * Kept + line];
       end
     end
+    else if (line == PolicyLine)     data_of = {384'd0, ref_header(16'd1, 16'd1, 32'd0, 32'd64)};
+    else if (line == PolicyLine + 1) data_of = image_line();
     else data_of = {384'd0, ref_policy(16'(line), 32'(line) * 32'h9E37_79B9)};
   endfunction
 
@@ -232,8 +317,8 @@ module tenants #(
       if (m_axi_arready) begin
         int at, key, q;
         q   = int'(m_axi_araddr[31:28]);
-        key = int'(m_axi_aruser) * 6 + ((m_axi_araddr[27:24] == 4'(Sq)) ? ReadDesc : ReadBack);
-        if (owner_of[q] != int'(m_axi_aruser)) fail($sformatf("R11: ARUSER %0d with an address of queue pair %0d", m_axi_aruser, q));
+        key = int'(m_axi_aruser) * Accesses + ((m_axi_arid >= EngineIds) ? ReadEngine : (m_axi_araddr[27:24] == 4'(Sq)) ? ReadDesc : ReadBack);
+        if ((m_axi_araddr[27:24] >= 4'(Model) ? q : owner_of[q]) != int'(m_axi_aruser)) fail($sformatf("R11: ARUSER %0d with an address of queue pair %0d", m_axi_aruser, q));
         at  = int'(m_axi_arid) * Depth + r_tail[m_axi_arid] % Depth;
         r_addr[at] = m_axi_araddr;
         r_len[at]  = int'(m_axi_arlen) + 1;
@@ -326,6 +411,10 @@ module tenants #(
           if (number == owner_of[victim]) life_at = cycle;
         end
       end
+      Arena: begin
+        key = WriteStore;
+        if (number != int'(user)) fail($sformatf("R11: function %0d writes the arena of function %0d", user, number));
+      end
       Message: begin
         key = WriteMessage;
         message_count[number] = message_count[number] + 1;
@@ -336,8 +425,8 @@ module tenants #(
         fail($sformatf("R11: write to %h", addr));
       end
     endcase
-    if (key != WriteEvent && int'(user) != owner_of[number]) fail($sformatf("R11: AWUSER %0d with an address of queue pair %0d", user, number));
-    key = int'(user) * 6 + key;
+    if (key != WriteEvent && key != WriteStore && int'(user) != owner_of[number]) fail($sformatf("R11: AWUSER %0d with an address of queue pair %0d", user, number));
+    key = int'(user) * Accesses + key;
     at  = int'(id) * Depth + b_tail[id] % Depth;
     b_key[at]  = key;
     b_pair[at] = number;
@@ -401,6 +490,39 @@ module tenants #(
     end
   end
 
+  // ---------------------------------------------------------------- engine 1 (R24): what the bus owes it, and what a death gives up
+  // No more than 128 lines of reads and 32 stores are in flight. Of each death no more are given up: what the engine asks for then, the bus never sees.
+  int lines_owed [0:15], stores_owed [0:15], lines_given [0:15], stores_given [0:15], most_given = 0;
+  logic rows_asked = 1'b0;                // the newest read is an attacker's, of its first rows
+  initial for (int f = 0; f < 16; f++) begin lines_owed[f] = 0; stores_owed[f] = 0; lines_given[f] = 0; stores_given[f] = 0; end
+  if (Engines > 1) begin : gen_engine
+    int f;
+    always @(posedge clk) if (rst_n) begin
+      if (m_axi_arvalid && m_axi_arready && m_axi_arid >= EngineIds) begin
+        f = int'(m_axi_arid[3:0]);
+        lines_owed[f] = lines_owed[f] + int'(m_axi_arlen) + 1;
+        rows_asked    = f != owner_of[victim] && m_axi_araddr[27:24] == 4'(Model) && m_axi_araddr[23:6] > 18'd40 && m_axi_araddr[23:6] < 18'd200;
+        if (lines_owed[f] > 128) fail($sformatf("R24: the bus owes %0d lines to engine 1 of function %0d", lines_owed[f], f));
+      end
+      if (m_axi_rvalid && m_axi_rready && m_axi_rid >= EngineIds) lines_owed[m_axi_rid[3:0]] = lines_owed[m_axi_rid[3:0]] - 1;
+      for (int q = 0; q < Queues; q++) if (u_device.die[q]) begin
+        lines_given[u_device.owners[q]]  = 0;
+        stores_given[u_device.owners[q]] = 0;
+      end
+      if (u_device.r_given && u_device.r_id >= EngineIds) begin
+        f = int'(u_device.r_id[3:0]);
+        lines_given[f] = lines_given[f] + 1;
+        if (lines_given[f] > most_given) most_given = lines_given[f];
+        if (lines_given[f] > 128) fail($sformatf("R24: %0d lines of engine 1 are given up with a death of function %0d", lines_given[f], f));
+      end
+      if (u_device.b_given && u_device.store_ack) begin
+        f = int'(u_device.b_id[3:0]);
+        stores_given[f] = stores_given[f] + 1;
+        if (stores_given[f] > 32) fail($sformatf("R24: %0d stores of engine 1 are given up with a death of function %0d", stores_given[f], f));
+      end
+    end
+  end
+
   // ---------------------------------------------------------------- the register port: an access is answered two cycles behind address and data
   int write_since = -1, read_since = -1;
   logic write_addr = 1'b0, write_data = 1'b0;
@@ -445,6 +567,14 @@ module tenants #(
     u_registers.write(fq(REG_SQ_SIZE, q), 65536);
     u_registers.write(fq(REG_CQ_SIZE, q), 65536);
     u_registers.write(fq(REG_SQ_KEY, q), Key);
+    if (Engines > 1) begin
+      u_registers.write64(fq(REG_KV_BASE_LO, q), place(q, Kv));
+      u_registers.write64(fq(REG_KV_SIZE_LO, q), 64'h1_0000);
+      u_registers.write64(REG_MODEL_BASE_LO + BLOCK_FUNCTION_PER_FUNCTION * f, place(f, Model));
+      u_registers.write64(REG_MODEL_SIZE_LO + BLOCK_FUNCTION_PER_FUNCTION * f, 64'd64 * (ProgramLine + 2));
+      u_registers.write64(REG_ARENA_0_BASE_LO + BLOCK_FUNCTION_PER_FUNCTION * f, place(f, Arena));
+      u_registers.write64(REG_ARENA_0_SIZE_LO + BLOCK_FUNCTION_PER_FUNCTION * f, 64'd64 * BlockLines * 4);
+    end
     u_registers.write64(REG_MESSAGE_ADDRESS_LO + BLOCK_DEVICE_MESSAGE_PER_QUEUE * q, place(q, Message));
     u_registers.write(REG_MESSAGE_CONTROL + BLOCK_DEVICE_MESSAGE_PER_QUEUE * q, 0);
   endtask
@@ -475,7 +605,7 @@ module tenants #(
   for (genvar q = 0; q < Queues; q++) begin : gen_attacker
     logic [31:0] value;
     logic        ok;
-    int          tail, until_then;
+    int          tail, until_then, from, then;
 
     // A life: until it has done what the action says, or the attack ends.
     task automatic life;
@@ -506,7 +636,14 @@ module tenants #(
               default: u_registers.try_write(fq(REG_SQ_SIZE, q), 4, ok);      // locked
             endcase
           end
-          default: if (tail == 0) begin
+          default: if (thing == Engine && tail == 0) begin
+            // Its DECODEs come behind its version.
+            tail = 1;
+            u_registers.try_write(own(REG_DOORBELL, q), tail, ok);
+            from = cycle;
+            then = done_count[q];
+            while (attack[q] && cycle < until_then && cycle - from < 1000 && done_count[q] == then) @(posedge clk);
+          end else if (tail < 60000) begin
             tail = 60000;
             u_registers.try_write(own(REG_DOORBELL, q), tail, ok);
           end
@@ -568,14 +705,21 @@ module tenants #(
   endfunction
   // The looks of the watchdog, and what it gives up of a queue pair: a cycle for each answer and one between, and six for each ID.
   function automatic int v_bound();
-    v_bound = 28 * ((Queues > Functions) ? Queues : Functions) + 2 * 261 + 36;
+    v_bound = 28 * ((Queues > Functions) ? Queues : Functions) + 2 * (Engines > 1 ? 421 : 261) + 36;
+  endfunction
+  // A descriptor of an attacker at engine 1, each of whose steps waits for those of the other workers.
+  function automatic int d_engine();
+    d_engine = (their_workers + 1) * alone[k_cycles][Language];
   endfunction
   function automatic int bound_of(input int what);
     bound_of = shares ? m_bound() + ((timeout != 0) ? v_bound() + deaths * timeout : 0) : n_bound();
+    if (shares && thing == Engine) bound_of = bound_of + d_engine();
     case (what)
       Decode: bound_of = bound_of + 2 * (their_workers + 1) * u_bound();
-      Reward: bound_of = bound_of + 3 * (others + 1) * (16 + 10 * k_cycles);
-      Policy: bound_of = bound_of + (others + 1) * (8 + 10 * k_cycles);
+      Reward: bound_of = bound_of + 3 * ((others + 1) * (16 + 10 * k_cycles) + ((thing == Engine) ? 94 * others : 0));
+      Policy: bound_of = bound_of + (others + 1) * (8 + 10 * k_cycles) + ((thing == Engine) ? 102 * others : 0);
+      // A step for each of two tokens, behind those of all workers.
+      Language: bound_of = bound_of + 2 * d_engine();
       default: ;
     endcase
   endfunction
@@ -583,9 +727,9 @@ module tenants #(
   // ---------------------------------------------------------------- the victim
   int published = 0;                     // of its life
   int done_before, life_before, message_before, fault_before;
-  int alone [0:7][0:3];                  // cycles that a descriptor takes alone, by K and kind
+  int alone [0:7][0:5];                  // cycles that a descriptor takes alone, by K and kind
   int worst = 0, worst_event = 0, worst_message = 0, worst_reset = 0;   // lost cycles, in percent of the bound
-  initial for (int k = 0; k < 8; k++) for (int w = 0; w < 4; w++) alone[k][w] = 0;
+  initial for (int k = 0; k < 8; k++) for (int w = 0; w < 6; w++) alone[k][w] = 0;
 
   // The victim's queue pair goes to this function, with these workers, and starts.
   task automatic begin_victim_of(input int q, input int f, input logic [15:0] workers);
@@ -657,6 +801,15 @@ module tenants #(
     end
   endtask
 
+  // Engine 1: the victim's version, once in its life, and then what a DECODE by it takes alone, with a copy.
+  task automatic measure_language(input int k);
+    int took;
+    k_cycles = k;
+    run_one(Publish, 2000, took);
+    run_one(Language, 20000, took);
+    alone[k][Language] = took;
+  endtask
+
   task automatic end_victim;
     logic [31:0] value;
     u_registers.write(fq(REG_CONTROL, victim), 0);
@@ -682,31 +835,42 @@ module tenants #(
     deaths = (does == Withheld) ? others : 0;
     waits_for = {"cell ", thing_name(what), " ", action_name(does)};
     begin_victim;
+    if (shares && what == Engine) run_one(Publish, 2000, took);
     slow = chance(50);
     for (int f = 0; f < Functions; f++) if (f != owner_of[victim]) begin
-      for (int a = 0; a < 6; a++) begin
-        late[f*6 + a] = (does == Late || (does >= Reset && slow)) ? 300 : 0;
-        bad[f*6 + a]  = (does == Erroneous) ? 40 : 0;
+      for (int a = 0; a < Accesses; a++) begin
+        late[f*Accesses + a] = (does == Late || (does >= Reset && slow)) ? 300 : 0;
+        bad[f*Accesses + a]  = (does == Erroneous && !(what == Engine && a == ReadBack)) ? (what == Engine ? 3 : 40) : 0;
       end
-      if (does == Withheld) case (what)
-        Lines, Groups: hold[f*6 + WriteLine]   = 1'b1;
-        Completions:   hold[f*6 + WriteDone]   = 1'b1;
-        Messages:      hold[f*6 + WriteMessage] = 1'b1;
-        Events:        hold[f*6 + WriteEvent]  = 1'b1;
-        Fetch:         hold[f*6 + ReadDesc]    = 1'b1;
-        Readback, Publishes: hold[f*6 + ReadBack] = 1'b1;
-        default:       hold[f*6 +: 6] = 6'(1 << WriteDone);
+      if (does == Withheld && what != Engine) case (what)
+        Lines, Groups: hold[f*Accesses + WriteLine]   = 1'b1;
+        Completions:   hold[f*Accesses + WriteDone]   = 1'b1;
+        Messages:      hold[f*Accesses + WriteMessage] = 1'b1;
+        Events:        hold[f*Accesses + WriteEvent]  = 1'b1;
+        Fetch:         hold[f*Accesses + ReadDesc]    = 1'b1;
+        Readback, Publishes: hold[f*Accesses + ReadBack] = 1'b1;
+        default:       hold[f*Accesses +: Accesses] = Accesses'(1 << WriteDone);
       endcase
     end
     attack = attackers;
     repeat (300) @(posedge clk);
-    from = cycle;
-    number = 0;
+    // Engine 1 is withheld from in mid-run, from its reads where most of them are to come: what it has asked for is what a death gives up.
+    if (does == Withheld && what == Engine) begin
+      repeat (between(0, 2000)) @(posedge clk);
+      stores     = !stores;
+      rows_asked = 1'b0;
+      from       = cycle;
+      while (!stores && !rows_asked && cycle - from < 5000) @(posedge clk);
+      for (int f = 0; f < Functions; f++) if (f != owner_of[victim]) hold[f*Accesses + (stores ? WriteStore : ReadEngine)] = 1'b1;
+    end
+    from   = cycle;
+    number = (shares && what == Engine) ? Policy : 0;
     kinds = 4;
     while (cycle - from < times * n_bound() && errors == 0) begin
       kind  = number % kinds;
+      if (shares && what == Engine && kind == Policy) kind = Language;
       bound = bound_of(kind);
-      run_one(kind, alone[k][kind] + 2 * bound + 200, took);
+      run_one(kind, alone[k][kind] + bound + 200, took);
       lost = took - alone[k][kind];
       if (lost > bound) fail($sformatf("R28: %0s %0s, K %0d: kind %0d lost %0d cycles, bound %0d", thing_name(what), action_name(does), k, kind, lost, bound));
       if (100 * lost / bound > worst) worst = 100 * lost / bound;
@@ -714,9 +878,9 @@ module tenants #(
     end
     // A FAULT of the victim: the error of a line.
     if (errors == 0) begin
-      bad[owner_of[victim]*6 + WriteLine] = 100;
+      bad[owner_of[victim]*Accesses + WriteLine] = 100;
       run_one(Decode, alone[k][Decode] + 2 * bound_of(Decode) + 200, took);
-      bad[owner_of[victim]*6 + WriteLine] = 0;
+      bad[owner_of[victim]*Accesses + WriteLine] = 0;
       if (error_count != 1) fail($sformatf("%0d completions with an error", error_count));
       repeat (2 * u_bound() + 64) @(posedge clk);
       if (fault_count[owner_of[victim]] - fault_before != 1) fail($sformatf("R28: %0s %0s: %0d events of one fault", thing_name(what), action_name(does), fault_count[owner_of[victim]] - fault_before));
@@ -741,7 +905,7 @@ module tenants #(
     if (100 * (cycle - from) / bound > worst_reset) worst_reset = 100 * (cycle - from) / bound;
     // The bus answers, and the attackers end.
     hold   = '0;
-    for (int a = 0; a < 96; a++) begin late[a] = 0; bad[a] = 0; end
+    for (int a = 0; a < 16 * Accesses; a++) begin late[a] = 0; bad[a] = 0; end
     attack = '0;
     from   = cycle;
     while (calm != '1) begin
@@ -755,6 +919,7 @@ module tenants #(
     if ($test$plusargs("survey")) errors = 0;
   endtask
   logic [15:0] workers_of_attack = '0;
+  logic        stores = 1'b0;             // engine 1: withheld are its stores, and the next time its reads
 
   task automatic begin_bench;
     while (!rst_n) @(posedge clk);
