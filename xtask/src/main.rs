@@ -63,7 +63,7 @@ enum Command {
     Cocotb(cocotb::Options),
     /// Put the mistakes of tb/mutants.toml into the RTL, one at a time: each must make its bench fail
     Mutants(mutants::Options),
-    /// Prove what tb/formal asserts of the RTL, by bounded model checking; installs Yosys and z3 first, from PyPI
+    /// Prove what tb/formal asserts of the RTL, by bounded model checking; installs Yosys, z3 and Yices first, from PyPI
     Formal(formal::Options),
     /// Show a case of the conformance suite on the RTL in GTKWave, or as a picture
     Wave(wave::Options),
