@@ -23,8 +23,8 @@ const PTX: &str = "doorbell.ptx";
 const REPORT: &str = "ptxas.txt";
 /// Architecture of the PTX: every GPU from this one on takes it. One of [`ARCHITECTURES`].
 const PTX_ARCHITECTURE: &str = "80";
-/// Versions of PTX from CUDA 12.0 on: a driver takes those up to its own.
-const PTX_VERSIONS: [&str; 10] = ["8.0", "8.1", "8.2", "8.3", "8.4", "8.5", "8.6", "8.7", "8.8", "9.0"];
+/// Versions of PTX from [`OLDEST`] on: a driver takes those up to its own.
+const PTX_VERSIONS: [&str; 6] = ["8.4", "8.5", "8.6", "8.7", "8.8", "9.0"];
 /// The language, as nvcc and NVRTC take it.
 pub const STANDARD: &str = "-std=c++17";
 /// Environment variables that decide which nvcc is used.
