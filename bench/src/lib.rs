@@ -230,7 +230,9 @@ pub fn run<E: From<BenchError>>(
             continue;
         }
         let left_out = (kind == Kind::Rtl && !cfg!(feature = "rtl"))
-            .then(|| "its benches are not part of this build; build with the feature 'bench-rtl'".to_owned());
+            .then(|| {
+                "its benches are not part of this build; `cargo build --release --package doorbell --features full` has them".to_owned()
+            });
         if let Some(reason) = left_out.or_else(|| kind.missing()) {
             if what != What::All {
                 let message = format!("{} is not there: {reason}", kind.name());
