@@ -6,8 +6,8 @@ use crate::failure::Failure;
 const BUILD: &str = "cargo build --release --package doorbell --features full";
 
 /// What `--help` says first.
-pub const HELP: &str = "This build has not all commands (what takes long to compile is left out); \
-    `cargo build --release --package doorbell --features full` builds them all.";
+pub const HELP: &str = "This build leaves out commands that take long to compile. To build them all:\n\
+    cargo build --release --package doorbell --features full";
 
 /// Whatever a command is given.
 #[derive(clap::Args)]

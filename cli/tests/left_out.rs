@@ -14,6 +14,7 @@ use rstest::rstest;
 #[case("generate hello --device rtl", "generate")]
 #[case("model list", "model")]
 #[case("trajectories verify x", "trajectories")]
+#[case("trajectories export x --parquet y", "trajectories")]
 #[case("wave --out x.fst", "wave")]
 #[case("cosim", "cosim")]
 #[case("bench all", "bench")]
