@@ -189,7 +189,7 @@ module npu_scoreboard_tb;
   initial begin
     for (int k = 0; k < 4; k++) holds[k] = 0;
     @(posedge rst_n);
-    for (steps = 0; steps < drawn(110, 160); steps = steps + 1) begin
+    for (steps = 0; steps < drawn(150, 200); steps = steps + 1) begin
       waits_for = $sformatf("step %0d", steps);
       for (int k = 0; k < Words; k++) begin
         unit_of[k] = below(4);
@@ -222,7 +222,7 @@ module npu_scoreboard_tb;
       end
       repeat (below(3)) @(posedge clk);
     end
-    if (failures < 10 || early < 10 || lonely < 50 || together < 100 || holds[0] < 100 || holds[1] < 100 || holds[2] < 100 || holds[3] < 50)
+    if (failures < 10 || early < 10 || lonely < 100 || together < 100 || holds[0] < 100 || holds[1] < 100 || holds[2] < 100 || holds[3] < 50)
       fail($sformatf("%0d failures, %0d of them early, %0d words behind one, %0d beside others; held by RAW %0d, WAR %0d, WAW %0d, KV %0d", failures, early, lonely, together, holds[0], holds[1], holds[2], holds[3]));
     $display("%0d words, %0d beside others, %0d failures, %0d behind one", words, together, failures, lonely);
     finish_bench("npu_scoreboard_tb");

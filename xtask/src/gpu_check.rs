@@ -26,7 +26,7 @@ pub fn run(root: &Path) -> Result<()> {
     let nvcc = nvcc()?;
     let mut steps = Steps::new("gpu-check");
     with_nvcc(root, &nvcc, &mut steps);
-    with_nvrtc(root, &nvcc, &["--package", "doorbell-gpu"], &mut steps);
+    with_nvrtc(root, &nvcc, &["--package", "doorbell-gpu"], &["--", "--include-ignored"], &mut steps);
     steps.finish()
 }
 
@@ -40,11 +40,11 @@ pub fn kernels(root: &Path) -> Result<()> {
     steps.finish()
 }
 
-/// Compiles with NVRTC alone, where it is: a test, which is built as one of the whole workspace. (Cargo would build anew
+/// Compiles with NVRTC alone, where it is, and the kernels to PTX only: a test, which is built as one of the whole workspace. (Cargo would build anew
 /// what has other features for its package alone.)
 pub fn nvrtc(root: &Path, steps: &mut Steps) {
     match nvcc() {
-        Ok(nvcc) => with_nvrtc(root, &nvcc, &["--workspace", "--features", FULL], steps),
+        Ok(nvcc) => with_nvrtc(root, &nvcc, &["--workspace", "--features", FULL], &[], steps),
         Err(error) => steps.run("NVRTC", || Err(error)),
     }
 }
@@ -59,12 +59,13 @@ fn with_nvcc(root: &Path, nvcc: &Nvcc, steps: &mut Steps) {
     steps.run(format!("nvcc {}", nvcc.version), || check(root, nvcc));
 }
 
-fn with_nvrtc(root: &Path, nvcc: &Nvcc, packages: &[&str], steps: &mut Steps) {
+/// `more` are arguments behind the tests' names.
+fn with_nvrtc(root: &Path, nvcc: &Nvcc, packages: &[&str], more: &[&str], steps: &mut Steps) {
     let Some(dir) = library(nvcc) else {
         return steps.skip("NVRTC", format!("no libnvrtc beside {}", nvcc.program.display()));
     };
     steps.run("NVRTC", || {
-        let args = [&["test", "--release"], packages, &["--lib", "image::nvrtc"]].concat();
+        let args = [&["test", "--release"], packages, &["--lib", "image::nvrtc"], more].concat();
         let mut search = vec![dir];
         search.extend(std::env::split_paths(&std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default()));
         let mut command = shell::cargo(root, &args);

@@ -129,6 +129,18 @@ mod tests {
         });
     }
 
+    /// `cargo xtask gpu-check` runs it, and so does the nightly workflow.
+    #[test]
+    #[ignore = "takes more than a minute"]
+    fn nvrtc_makes_machine_code_of_the_kernels() {
+        if !present() {
+            return;
+        }
+        let architecture = format!("sm_{}", ARCHITECTURES[0]);
+        let code = compile(SOURCE, &architecture).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(code[..4], *b"\x7FELF", "{architecture}");
+    }
+
     #[test]
     fn nvrtc_says_where_an_error_is() {
         if !present() {
