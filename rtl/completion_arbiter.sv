@@ -1,5 +1,5 @@
 // Round-robin completion arbiter: takes one item per cycle from the result buffer. A token line goes to the write
-// port; the end of a descriptor goes to the completion ring.
+// port; the end of a descriptor goes to the completion ring, which has a record for it.
 module completion_arbiter #(
   parameter int Workers = 4
 ) (
@@ -23,20 +23,19 @@ module completion_arbiter #(
   input  logic [Workers-1:0] line_ready_i,     // early: the port takes a line of this worker
 
   // Completion ring.
-  output logic                       done_valid_o,
-  input  logic [Workers-1:0]         done_ready_i    // early: the ring has a place for this worker's
+  output logic                       done_valid_o
 );
   logic [Workers-1:0] eligible, grant;
   logic               taken;
 
-  assign line_waits_o = (valid_i & has_line_i & line_place_i & (done_ready_i | ~has_done_i)) != '0;
+  assign line_waits_o = (valid_i & has_line_i & line_place_i) != '0;
   assign taken        = grant != '0;
   assign take_o       = grant;
   assign taken_o      = taken;
 
   always_comb begin
     eligible = '0;
-    if (valid_i != '0) eligible = valid_i & ((has_line_i & line_ready_i) | (~has_line_i & ~{Workers{line_turn_i}})) & (done_ready_i | ~has_done_i);
+    if (valid_i != '0) eligible = valid_i & ((has_line_i & line_ready_i) | (~has_line_i & ~{Workers{line_turn_i}}));
   end
 
   round_robin #(.N(Workers)) u_round_robin (

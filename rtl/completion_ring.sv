@@ -1,7 +1,7 @@
 // Device half of the completion queues.
 //
-// A slot is reserved when a descriptor is handed out (R4 by credits), so no completion waits for one. A completion is
-// released when all token lines of its descriptor are acknowledged, so that whoever sees the completion sees the tokens.
+// A slot and a record are reserved when a descriptor is handed out (R4 by credits). So no completion waits for one, and no worker keeps a
+// descriptor that has ended because its queue pair's list is long (R28). A completion is released when all token lines of its descriptor are acknowledged, so that whoever sees the completion sees the tokens.
 // Each queue pair's completions wait in a list of their own, in the order in which its descriptors end, which is that of each of its
 // rollouts (R5); its lines are answered in order, as they share an ID. So a write response that is withheld from one queue pair, or what
 // reads memory for it, delays the completions of that one and of no other. A completion is chosen only with a place among the writes in
@@ -24,7 +24,7 @@ module completion_ring
 #(
   parameter int Queues  = 1,
   parameter int Workers = 4,
-  parameter int Depth   = 128          // completions that wait for acknowledged lines
+  parameter int Depth   = 128          // records: descriptors that are handed out and whose completion is not put together, and one for each worker
 ) (
   /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic        clk_i,
@@ -45,8 +45,9 @@ module completion_ring
   input  logic        arm_i,           // ARM of that queue pair is written: …
   output logic [31:0] arm_visible_o,   // … the first of its completions that is not answered
 
-  // R4: a slot is free; one is given away.
+  // R4: a slot is free, and a record; one of each is given away.
   output logic [Queues-1:0] slot_o,
+  output logic [Queues-1:0] record_o,
   input  logic        reserve_i,
   input  logic [3:0]  reserve_queue_i,
 
@@ -57,9 +58,6 @@ module completion_ring
   input  logic                       done_valid_i,
   input  done_t                      done_i,
   input  logic [63:0]                done_addr_i,    // what it reads in memory lies there
-  input  logic [4*Workers-1:0]       pairs_i,        // early: the queue pair of each worker's oldest descriptor
-  output logic [Workers-1:0]         done_ready_o,   // early: there is a place for its completion
-
   output logic [$clog2(Depth)-1:0]   place_o,        // where it goes
 
   // To readback, and back: what it reads once all before it of its queue pair is posted. That one's list waits for it, one of each.
@@ -175,7 +173,6 @@ module completion_ring
   logic [PlaceBits-1:0]  place, next_place, free_place, take_place;
   logic [PlaceBits:0]    free_count, fresh_q;
   logic [PlaceBits-1:0]  current_q [0:(1 << WorkerBits)-1];   // the place of what each worker runs
-  logic [Queues-1:0]     quota_ready;
 
   // What was taken has gone in the cycle behind it.
   logic                  gone_q;
@@ -189,15 +186,12 @@ module completion_ring
   place_quota #(.Sources(Queues), .Places(Depth - Workers)) u_quota (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
-    .take_i  (push),
-    .taker_i (push_pair),
+    .take_i  (reserve_i),
+    .taker_i (reserve_pair),
     .give_i  (gone_q),
     .giver_i (gone_pair_q),
-    .ready_o (quota_ready)
+    .ready_o (record_o)
   );
-  for (genvar w = 0; w < Workers; w++) begin : gen_done_ready
-    assign done_ready_o[w] = quota_ready[(Queues == 1) ? QueueBits'(0) : pairs_i[4*w +: QueueBits]];
-  end
 
   // Places that were given back; before them, those that were never used since the last clear, of which each worker has one.
   sync_fifo #(.Width(PlaceBits), .Depth(Depth)) u_free (

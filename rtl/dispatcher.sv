@@ -1,7 +1,7 @@
 // Hands descriptors to the workers: of each queue pair in order, among the queue pairs by weight.
 //
 // A queue pair is *eligible* when its oldest descriptor can go now: no fence (R7) and no earlier descriptor of its
-// rollout (R5) holds it, a slot of its completion queue is free for it (R4), and a worker of its function's mask asks.
+// rollout (R5) holds it, a slot of its completion queue and a record are free for it (R4, R28), and a worker of its function's mask asks.
 // What can be looked at for all queue pairs at once stands in bits: there is a descriptor, nothing of the queue pair is in
 // flight, there is a slot, what a first look at the oldest one found. So the one that is chosen nearly always goes; where
 // it does not, the look is remembered and the next cycle is another's.
@@ -48,6 +48,7 @@ module dispatcher
   output logic               take_o,
 
   input  logic [Queues-1:0]  slot_i,       // a slot of the completion queue is free; early
+  input  logic [Queues-1:0]  record_i,     // a record of completion_ring is; early
 
   // Worker side. probe_o asks which worker holds this rollout of queue_o; the answer is combinational.
   output logic               probe_o,
@@ -97,7 +98,7 @@ module dispatcher
   logic [Queues-1:0]         stirred_q;     // … where something has changed since
   logic [Queues-1:0][Workers-1:0]        mask_q;
 
-  logic [Queues-1:0] ready, asked, yielding, able, eligible, fresh, candidates, chosen, blocked, went, more_waits, probed;
+  logic [Queues-1:0] room, ready, asked, yielding, able, eligible, fresh, candidates, chosen, blocked, went, more_waits, probed;
   logic              order_waits;
 
   assign blocked = ~idle_q & (fenced_q | fence_q);
@@ -114,7 +115,8 @@ module dispatcher
     end
   end
   assign able       = (held_q & (stirred_q | yielding)) | (~held_q & asked);
-  assign eligible   = ready & slot_i & able;
+  assign room       = slot_i & record_i;
+  assign eligible   = ready & room & able;
   assign fresh      = ready & ~looked_q;
   // A look costs nothing while nobody can go.
   assign candidates = (eligible != '0) ? eligible : fresh;
@@ -194,7 +196,7 @@ module dispatcher
     .accept_i  (go)
   );
 
-  assign go       = workers != '0 && (chosen & slot_i) != '0;
+  assign go       = workers != '0 && (chosen & room) != '0;
   assign assign_o = go ? grant : '0;
   assign take_o   = go;
   assign prefix_o = go && prefill_i && !refused_i;
@@ -221,7 +223,7 @@ module dispatcher
       end else if (ripe) begin
         looked_q  <= looked_q | chosen;
         held_q    <= (held_q & ~chosen) | (chosen & {Queues{held}});
-        // What could go but for its slot is looked at again when there is one.
+        // What could go but for its slot or record is looked at again when there is one.
         for (int q = 0; q < Queues; q++)
           if (chosen[q] && held) stirred_q[q] <= workers != '0 || (moved_i & holds_i) != '0;
         if (held) holder_q[pick_pair] <= holds_i;
@@ -288,16 +290,16 @@ module dispatcher
   // Each behind one test.
   always_comb begin
     held_slot_o = '0;
-    if (slot_i != '1) held_slot_o = (ready & ~slot_i & able & ~more_waits);
+    if (slot_i != '1) held_slot_o = (ready & ~slot_i & record_i & able & ~more_waits);
   end
 
   always_comb begin
     order_waits  = 1'b0;
     held_order_o = 1'b0;
     if ((held_q | grouped_q) != '0 || group_waits || held) begin
-      order_waits  = (ready & held_q & ~probed & (slot_i | ~stirred_q)) != '0
+      order_waits  = (ready & held_q & ~probed & (room | ~stirred_q)) != '0
                   || (some_i & on_i & ~blocked & grouped_q) != '0 || (group_waits && !fence_waits);
-      held_order_o = order_waits || (ripe && held && !go && (chosen & slot_i) != '0);
+      held_order_o = order_waits || (ripe && held && !go && (chosen & room) != '0);
     end
   end
 

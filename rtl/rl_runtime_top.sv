@@ -179,7 +179,7 @@ module rl_runtime_top
   logic               probe, prefix, held_order, held_fence;
   logic [Queues-1:0]  held_slot;
   logic [31:0]        probe_rollout;
-  logic [Queues-1:0]  slot_free, dispatch_idle;
+  logic [Queues-1:0]  slot_free, record_free, dispatch_idle;
   logic [Workers-1:0] holds, joins, wants, free, moved, assign_work;
   logic [Workers-1:0] result_ready, token, logp, item_finish, ended, running, waiting;
   logic [Workers*32-1:0] token_data, logp_data, position, digest;
@@ -212,7 +212,7 @@ module rl_runtime_top
   logic [511:0] line_data, beat_data;
   logic         line_waits, line_valid, line_turn, done_valid;
   logic [Workers-1:0] line_place;
-  logic [Workers-1:0] line_ready, done_ready;
+  logic [Workers-1:0] line_ready;
   done_t        done;
   logic        release_cq, release_ok, completion_valid, completion_urgent, completion_ready;
   logic        ack, ack_store, ack_error, error_done, sent, writes_idle, posted, dropped;
@@ -701,6 +701,7 @@ module rl_runtime_top
     .stirs_i          (stirs),
     .take_o           (taken),
     .slot_i           (slot_free),
+    .record_i         (record_free),
     .probe_o          (probe),
     .probe_rollout_o  (probe_rollout),
     .holds_i          (holds),
@@ -1032,6 +1033,7 @@ module rl_runtime_top
     .arm_i            (arms),
     .arm_visible_o    (arm_visible),
     .slot_o           (slot_free),
+    .record_o         (record_free),
     .reserve_i        (taken),
     .reserve_queue_i  (look_queue),
     .line_i           (line_valid),
@@ -1052,8 +1054,6 @@ module rl_runtime_top
     .answer_error_i   (answer_error),
     .answer_result_i  (answer_result),
     .answer_taken_o   (answer_taken),
-    .pairs_i          (pairs),
-    .done_ready_o     (done_ready),
     .posted_o         (posted),
     .posted_queue_o   (posted_queue),
     .posted_place_o   (posted_place),
@@ -1263,8 +1263,7 @@ module rl_runtime_top
     .line_turn_i  (line_turn),
     .line_valid_o (line_valid),
     .line_ready_i (line_ready),
-    .done_valid_o (done_valid),
-    .done_ready_i (done_ready)
+    .done_valid_o (done_valid)
   );
 
   perf_counters #(.Queues(Queues), .Workers(Workers)) u_perf_counters (

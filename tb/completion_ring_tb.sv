@@ -23,16 +23,14 @@ module completion_ring_tb;
   logic [3:0]                 start_queue = '0, release_queue = '0, reserve_queue = '0, state_queue = '0, posted_queue,
                               beat_queue, answered_queue, dropped_queue, flushed_queue;
   queue_config_t              start_config = '0;
-  logic [Queues-1:0]          on = '0, slot_free, line_fault, write_fault;
+  logic [Queues-1:0]          on = '0, slot_free, record_free, line_fault, write_fault;
   logic [31:0]                answered_to, asked_to, arm_visible;
   logic                       asks;
   logic [31:0]                release_head = '0, sq_head = '0, head, tail;
   logic                       release_now = 1'b0, release_ok, reserve, done_valid, want_done = 1'b0, posted, dropped;
-  logic [Workers-1:0]         done_ready;
   done_t                      done = '0;
   logic                       line = 1'b0, last_line = 1'b0;   // a line goes; the record's last goes with it
   logic [3:0]                 line_worker = '0, line_queue = '0;
-  logic [4*Workers-1:0]       pairs = '0;
   logic                       beat_valid, beat_urgent, beat_ready, want_beat = 1'b0;
   logic [63:0]                beat_addr;
   logic [3:0]                 beat_first, beat_last;
@@ -62,21 +60,21 @@ module completion_ring_tb;
   assign answer_error  = answer[answer_queue] ? errors[8*answer_queue +: 8] : 8'd0;
   assign answer_result = answer[answer_queue] ? results[32*answer_queue +: 32] : 32'd0;
 
-  // A record comes in, and in the same cycle a slot is given away for it: in the device long before.
-  assign done_valid = want_done && done_ready[done.worker_id[1:0]];
-  assign reserve    = want_reserve && slot_free[reserve_queue] && on[reserve_queue];
+  // A slot and a record are given away, and a worker ends what they are for later.
+  assign done_valid = want_done;
+  assign reserve    = want_reserve && slot_free[reserve_queue] && record_free[reserve_queue] && on[reserve_queue];
   logic want_reserve = 1'b0;
 
   completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(16)) u_ring (
     .clk_i(clk), .rst_ni(rst_n), .bus_rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue),
     .start_config_i(start_config), .on_i(on), .enabled_i(on), .release_i(release_now), .release_queue_i(release_queue),
-    .release_head_i(release_head), .release_ok_o(release_ok), .slot_o(slot_free), .reserve_i(reserve),
+    .release_head_i(release_head), .release_ok_o(release_ok), .slot_o(slot_free), .record_o(record_free), .reserve_i(reserve),
     .reserve_queue_i(reserve_queue), .line_i(line || (last_line && done_valid)), .line_worker_i(line_worker), .line_queue_i(line_queue),
-    .done_valid_i(done_valid), .done_i(done), .pairs_i(pairs),
+    .done_valid_i(done_valid), .done_i(done),
     .done_addr_i(done_addr), .read_valid_o(read_valid), .read_queue_o(read_queue), .read_publishes_o(read_publishes),
     .read_model_o(read_model), .read_what_o(read_what), .read_addr_o(read_addr), .answer_i(answer), .answer_queue_o(answer_queue),
     .answer_error_i(answer_error), .answer_result_i(answer_result), .answer_taken_o(answer_taken),
-    .done_ready_o(done_ready), .posted_o(posted), .posted_queue_o(posted_queue), .sq_head_i(sq_head + 32'd1000 * posted_queue),
+    .posted_o(posted), .posted_queue_o(posted_queue), .sq_head_i(sq_head + 32'd1000 * posted_queue),
     .group_o(group), .group_entry_o(group_entry), .group_fills_o(group_fills), .group_ends_o(group_ends), .group_all_o(group_all),
     .group_member_o(group_member), .group_closes_i(closes),
     .beat_valid_o(beat_valid), .beat_urgent_o(beat_urgent), .beat_queue_o(beat_queue), .beat_addr_o(beat_addr),
@@ -140,11 +138,11 @@ module completion_ring_tb;
     end
   end
 
-  // A worker begins with the next record, of a queue pair that has given away a slot for it. Its lines go one by one before it, among
+  // A worker begins with the next record, of a queue pair that has given away a slot for it, whether that is on or not. Its lines go one by one before it, among
   // those of the others, the last with it or not.
   task automatic begin_run(input int worker);
     q = below(Queues);
-    run_some[worker] = on[q] && given[q] < reserved[q];
+    run_some[worker] = given[q] < reserved[q];
     if (run_some[worker]) begin
       given[q] = given[q] + 1;
       left[q]  = left[q] + 1;
@@ -169,7 +167,6 @@ module completion_ring_tb;
       run_to[runs % Many]     = 0;
       run_faulty[runs % Many] = 1'b0;
       runs = runs + 1;
-      pairs[4*worker +: 4] <= q;
     end
   endtask
 
@@ -185,6 +182,7 @@ module completion_ring_tb;
     if (out_of[pair] == into[pair]) fail("R3: a completion from nowhere");
     r            = list[pair*Many + out_of[pair] % Many];
     out_of[pair] = out_of[pair] + 1;
+    leaving[pair] = 1;
     next         = record[r];
     left[next.pair] = left[next.pair] - 1;
     for (int k = oldest; k != pushed && k % Many != r; k++)
@@ -256,7 +254,9 @@ module completion_ring_tb;
     total_sent = total_sent + 1;
   endtask
 
-  logic [Queues-1:0] was_empty = '0;
+  localparam int Own = (16 - Workers) / (2 * Queues);
+  int   records [0:Queues-1], leaving [0:Queues-1], gone_one [0:Queues-1], refusals = 0;     // that each queue pair has taken
+  initial for (int k = 0; k < Queues; k++) begin records[k] = 0; leaving[k] = 0; gone_one[k] = 0; end
   int   faulty_seen = 0;                // records that are blamed
   int   put [0:Many-1];                 // records that were put together and are not written
   int   put_head = 0, put_tail = 0, closed = 0;
@@ -266,11 +266,14 @@ module completion_ring_tb;
   logic [31:0] result_of [0:Many-1];
   always @(posedge clk) if (rst_n && !resting) begin
     sq_head <= sq_head + below(2);
-    for (int k = 0; k < Workers; k++) begin
-      q = int'(pairs[4*k +: 4]);
-      if (into[q] == out_of[q] && was_empty[q] && !done_ready[k]) fail($sformatf("queue pair %0d has no place of its own", q));
+    for (int k = 0; k < Queues; k++) begin
+      if (records[k] < Own && !record_free[k]) fail($sformatf("R28: queue pair %0d has %0d records, and none of its own is free", k, records[k]));
+      if (!record_free[k]) refusals = refusals + 1;
+      // What leaves is free two cycles later.
+      records[k] = records[k] - gone_one[k];
+      gone_one[k] = leaving[k];
+      leaving[k] = 0;
     end
-    for (int k = 0; k < Queues; k++) was_empty[k] = into[k] == out_of[k];   // its last place is free a cycle later
     q = int'(state_queue);
     if (on[q] && head !== my_head[q]) fail($sformatf("head of %0d is %h, expected %h", q, head, my_head[q]));
     if (error_done) errors_told = errors_told + 1;
@@ -279,7 +282,10 @@ module completion_ring_tb;
         fail($sformatf("R4: slot_o of %0d is %b with %0d given away", k, slot_free[k], start_index[k] + reserved[k] - my_head[k]));
     end
     expect_eq("write_fault", write_fault, (ack && ack_error && ack_id >= COMPLETION_AXI_ID) ? 1 << (ack_id - COMPLETION_AXI_ID) : 0);
-    if (reserve) reserved[reserve_queue] = reserved[reserve_queue] + 1;
+    if (reserve) begin
+      reserved[reserve_queue] = reserved[reserve_queue] + 1;
+      records[reserve_queue]  = records[reserve_queue] + 1;
+    end
 
     // Acknowledgements of this cycle.
     if (ack && ack_id < COMPLETION_AXI_ID) acked[ack_id] = acked[ack_id] + 1;
@@ -469,7 +475,7 @@ module completion_ring_tb;
     repeat (3) @(posedge clk);          // what was put together has gone or was dropped
     waits_for = $sformatf("the bench waits for the end of queue pair %0d: %0d records, %0d of %0d beats", pair, left[pair],
                           beats_acked[pair], beats_out[pair]);
-    while (left[pair] != 0 || beats_acked[pair] != beats_out[pair]) @(posedge clk);
+    while (given[pair] != reserved[pair] || left[pair] != 0 || beats_acked[pair] != beats_out[pair]) @(posedge clk);
     @(posedge clk);
     if (u_ring.tail_q[pair] !== start_index[pair] + sent[pair])
       fail($sformatf("R12: CQ_TAIL of queue pair %0d says %h, and %0d completions from %h on were written", pair,
@@ -516,6 +522,7 @@ module completion_ring_tb;
     end
     if (reads_together < 20) fail($sformatf("only %0d reads while another queue pair had one", reads_together));
     if (reads_seen < 150 || reads_dropped < 5) fail($sformatf("only %0d reads, %0d of them dropped", reads_seen, reads_dropped));
+    if (refusals < 100) fail($sformatf("only %0d cycles in which a queue pair had no record", refusals));
     expect_eq("errors told", errors_told >= errors_out, 1'b1);
     if (faulty_seen < 30) fail($sformatf("only %0d completions with a faulty line", faulty_seen));
     if (closed < 100) fail($sformatf("only %0d completions with GROUP_DONE", closed));

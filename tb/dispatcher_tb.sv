@@ -72,7 +72,7 @@ module dispatcher_run #(
   logic               start = 1'b0, read, take, probe, prefix, held_order, held_fence, held_slot, restart = 1'b0;
   logic [3:0]         start_queue = '0, queue, assign_worker, answered_queue = '0;
   queue_config_t      start_config = '0;
-  logic [Queues-1:0]  on = '0, some = '0, slot = '0, idle, held_slots;
+  logic [Queues-1:0]  on = '0, some = '0, slot = '0, record = '0, idle, held_slots;
   assign held_slot = held_slots != '0;
   logic [31:0]        probe_rollout;
   logic [Workers-1:0] holds, joins, room, wants, free, assign_to, moved = '0;
@@ -89,7 +89,7 @@ module dispatcher_run #(
   dispatcher #(.Queues(Queues), .Workers(Workers)) u_dispatcher (
     .clk_i, .rst_ni, .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .on_i(on), .some_i(some),
     .read_o(read), .queue_o(queue), .known_i(1'b1), .fence_i(fence_q[queue]), .prefill_i(prefill_q[queue]), .rollout_i(rollout),
-    .grouped_i(read && gate_q[queue]), .refused_i(refused_q[queue]), .stirs_i(stirs), .take_o(take), .slot_i(slot), .probe_o(probe), .probe_rollout_o(probe_rollout), .holds_i(holds), .joins_i(joins),
+    .grouped_i(read && gate_q[queue]), .refused_i(refused_q[queue]), .stirs_i(stirs), .take_o(take), .slot_i(slot), .record_i(record), .probe_o(probe), .probe_rollout_o(probe_rollout), .holds_i(holds), .joins_i(joins),
     .wants_i(wants), .free_i(free), .moved_i(moved), .assign_o(assign_to), .assign_worker_o(assign_worker),
     .answered_i(answered), .answered_queue_i(answered_queue), .dropped_i(1'b0), .dropped_queue_i(4'd0), .flushed_i(2'd0),
     .flushed_queue_i(4'd0), .prefix_o(prefix), .idle_o(idle), .held_order_o(held_order), .held_fence_o(held_fence),
@@ -145,7 +145,7 @@ module dispatcher_run #(
   // It could go in this cycle.
   function automatic logic can_go(input int pair);
     int w;
-    can_go = some[pair] && on[pair] && slot[pair] && !fence_holds(pair) && !gate_q[pair];
+    can_go = some[pair] && on[pair] && slot[pair] && record[pair] && !fence_holds(pair) && !gate_q[pair];
     if (can_go) begin
       w = holder_of(pair);
       if (w >= 0) can_go = room[w] && (wants[w] || held[w*Depth + count[w] - 1] == {4'd0, 4'(pair), rollout_q[pair*32 +: 32]});
@@ -244,6 +244,7 @@ module dispatcher_run #(
       if (fence_q[q] && in_flight[q] != 0) fail($sformatf("R7: a fence starts with %0d in flight", in_flight[q]));
       if (fenced[q] && in_flight[q] != 0) fail("R7: a fence was passed");
       if (!slot[q]) fail("R4: a descriptor goes and there is no slot");
+      if (!record[q]) fail("R28: a descriptor goes and there is no record");
       fenced[q] = fence_q[q];
       // Whoever could have gone was passed over. One that could only join its kind at a worker that does not ask is not
       // looked for.
@@ -270,8 +271,8 @@ module dispatcher_run #(
       if (some[0] && on[0] && gate_q[0] && !fence_holds(0) && !held_order) fail("held_order_o does not count a group");
       if (held_order && holder_of(0) < 0 && !gate_q[0]) fail("held_order_o without a holder");
 // Of one that its order held when it was looked at, what has changed since is not known before there is a slot.
-      if (held_slot && !(some[0] && on[0] && !slot[0] && !fence_holds(0) && !gate_q[0])) fail("held_slot_o without a descriptor that waits");
-      if (holder_of(0) < 0 && !held_slot && some[0] && on[0] && !slot[0] && !fence_holds(0) && !gate_q[0] && (wants & mask[0]) != 0
+      if (held_slot && !(some[0] && on[0] && !slot[0] && record[0] && !fence_holds(0) && !gate_q[0])) fail("held_slot_o without a descriptor that waits");
+      if (holder_of(0) < 0 && !held_slot && some[0] && on[0] && !slot[0] && record[0] && !fence_holds(0) && !gate_q[0] && (wants & mask[0]) != 0
           && !u_dispatcher.held_q[0]) fail("held_slot_o is wrong");
     end
 
@@ -306,6 +307,7 @@ module dispatcher_run #(
     for (int k = 0; k < Queues; k++) begin
       if (dispatcher_tb.always_all || (slots[k] < 4 && !chance(dispatcher_tb.stall_slot))) slots[k] = 4;
       slot[k] <= slots[k] > 0;
+      record[k] <= dispatcher_tb.always_all || !chance(20);
     end
     for (int k = 0; k < Queues; k++) if (on[k] && !some[k] && !restart) begin
       if (!(chosen >= 0 && k == int'(queue))) new_head(k);

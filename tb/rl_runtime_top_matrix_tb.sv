@@ -31,10 +31,12 @@ module rl_runtime_top_matrix_tb;
       bench.cell_of(thing, bench.Withheld, 16'b01, 1, 20);
     end
     repeat (count) begin
-      thing  = below(3) == 0 ? bench.Groups : below(2) == 0 ? bench.Lines : bench.Completions;
+      thing  = below(bench.Things);
       action = between(bench.Erroneous, bench.Reassigned);
       bench.cell_of(thing, action, 16'b01, 1, 20);
     end
+    // REWARDs that are longer than any bound, more of them than the device has records: they hold no worker.
+    bench.cell_of(bench.Readback, bench.Flooded, 16'b01, 1, 20);
   endtask
 
   initial begin

@@ -208,7 +208,7 @@ module tenants #(
       Messages: desc.flags[FLAG_INTERRUPT_BIT] = 1'b1;
       Readback: begin
         desc.opcode       = OP_REWARD;
-        desc.max_tokens   = 2000;
+        desc.max_tokens   = 20000;
       end
       Publishes: begin
         desc.opcode         = OP_POLICY;
@@ -701,7 +701,7 @@ module tenants #(
   endfunction
   // A descriptor of an attacker, at a worker: 34 tokens.
   function automatic int m_bound();
-    m_bound = n_bound() + weights * 40 * (their_workers + 1) * u_bound() + CompletionDepth;
+    m_bound = n_bound() + weights * 40 * (their_workers + 1) * u_bound();
   endfunction
   // The looks of the watchdog, and what it gives up of a queue pair: a cycle for each answer and one between, and six for each ID.
   function automatic int v_bound();

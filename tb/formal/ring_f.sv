@@ -2,7 +2,7 @@
 // a bus withholds from one queue pair holds up no other. completion_ring with two queue pairs, each with a worker of its own, eight records and four places;
 // descriptors without token lines.
 //
-// Assumed: an end comes only with a place for its record (completion_arbiter; asserted in place_quota). A response comes only for a beat that was taken
+// Assumed: an end comes only with a record that was reserved for it (dispatcher; asserted in place_quota). A response comes only for a beat that was taken
 // (axi_writer; asserted in completion_ring). A queue pair that went off stays off for as long as the proof looks.
 module ring_f import desc_pkg::*; import core_pkg::*; (
   input logic        clk_i,
@@ -18,7 +18,7 @@ module ring_f import desc_pkg::*; import core_pkg::*; (
 
   done_t done;
   queue_config_t start_config;
-  logic [Workers-1:0] done_ready;
+  logic [Queues-1:0]  record_free;
   logic        beat_valid, beat_urgent, posted, dropped, read_valid, busy;
   logic [3:0]  beat_queue, posted_queue, dropped_queue;
   logic [1:0]  flushed;
@@ -36,8 +36,8 @@ module ring_f import desc_pkg::*; import core_pkg::*; (
 
   completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(Depth)) u_ring (
     .clk_i, .rst_ni(run), .bus_rst_ni(run), .start_i(1'b0), .start_queue_i('0), .start_config_i(start_config), .on_i, .enabled_i(on_i),
-    .release_i(1'b0), .release_queue_i('0), .release_head_i('0), .arm_i(1'b0), .reserve_i(1'b0), .reserve_queue_i('0),
-    .line_i(1'b0), .line_worker_i('0), .line_queue_i('0), .pairs_i({4'd1, 4'd0}), .done_valid_i, .done_i(done), .done_addr_i('0), .done_ready_o(done_ready),
+    .release_i(1'b0), .release_queue_i('0), .release_head_i('0), .arm_i(1'b0), .record_o(record_free), .reserve_i(done_valid_i), .reserve_queue_i(4'(done_worker_i)),
+    .line_i(1'b0), .line_worker_i('0), .line_queue_i('0), .done_valid_i, .done_i(done), .done_addr_i('0),
     .read_valid_o(read_valid), .answer_i('0), .answer_error_i('0), .answer_result_i('0),
     .posted_o(posted), .posted_queue_o(posted_queue), .sq_head_i('0), .group_closes_i(1'b0),
     .beat_valid_o(beat_valid), .beat_urgent_o(beat_urgent), .beat_queue_o(beat_queue), .beat_ready_i,
@@ -58,7 +58,7 @@ module ring_f import desc_pkg::*; import core_pkg::*; (
   always_comb begin
     if (!run) assume (!done_valid_i && !ack_i);
     assume ((on_i & off) == '0);
-    if (done_valid_i) assume (done_ready[done_worker_i]);
+    if (done_valid_i) assume (record_free[done_worker_i]);
     if (ack_i) assume (sent[ack_number_i] != '0);
   end
 
