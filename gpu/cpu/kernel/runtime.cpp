@@ -28,7 +28,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kStackBytes = 64 << 10;
+// Not a power of two: the stacks of all lanes would share a few sets of the processor's caches.
+constexpr size_t kStackBytes = (64 << 10) + 5 * 64;
 // Rounds in vain before a block rests, and for how long at most.
 constexpr uint32_t kLooks = 8;
 constexpr auto kRest = std::chrono::microseconds(500);
@@ -80,6 +81,7 @@ class Context {
     stack_ = top;
   }
   void switch_to(Context& to) { doorbell_cpu_switch(&stack_, to.stack_); }
+  void prefetch() const { __builtin_prefetch(stack_); }
 
  private:
   void* stack_ = nullptr;
@@ -97,6 +99,7 @@ class Context {
     makecontext(&context_, entry, 0);
   }
   void switch_to(Context& to) { swapcontext(&context_, &to.context_); }
+  void prefetch() const {}
 
  private:
   ucontext_t context_{};
@@ -146,7 +149,7 @@ struct Late {
   uint64_t value, last;
 };
 
-struct Lane {
+struct alignas(64) Lane {
   Context context;
   void* fibre = nullptr;  // ThreadSanitizer's
   uint32_t index = 0;     // in the block
@@ -162,6 +165,7 @@ struct Warp {
   Warp() { late.reserve(2 * kMostLate); }
 
   bool looked = false;  // since the last round
+  uint32_t met = 0;     // lanes that wait for others of the warp
   char meeting = 0;     // what its lanes synchronise by, for ThreadSanitizer
   // Stores that __syncwarp has made known to every lane of the warp, and to nobody else. Room for all of them is there
   // from the start, as lanes that allocate in turn would race in the eyes of ThreadSanitizer.
@@ -175,16 +179,18 @@ class Ready {
   explicit Ready(uint32_t lanes) : ring_(lanes) {}
   bool empty() const { return count_ == 0; }
   uint32_t size() const { return count_; }
-  uint32_t& operator[](uint32_t k) { return ring_[(first_ + k) % ring_.size()]; }
+  uint32_t& operator[](uint32_t k) { return ring_[wrapped(first_ + k)]; }
   void push(uint32_t lane) { (*this)[count_++] = lane; }
   uint32_t pop() {
     const uint32_t lane = (*this)[0];
-    first_ = (first_ + 1) % static_cast<uint32_t>(ring_.size());
+    first_ = wrapped(first_ + 1);
     count_--;
     return lane;
   }
 
  private:
+  uint32_t wrapped(uint32_t at) const { return at < ring_.size() ? at : at - static_cast<uint32_t>(ring_.size()); }
+
   std::vector<uint32_t> ring_;
   uint32_t first_ = 0, count_ = 0;
 };
@@ -276,6 +282,7 @@ void next() {
     std::swap(block->ready[0], block->ready[from]);
   }
   const uint32_t to = block->ready.pop();
+  if (!block->ready.empty()) block->lanes[block->ready[0]].context.prefetch();
   if (to == block->current) return;
   Lane& from = lane();
   block->current = to;
@@ -512,11 +519,14 @@ uint64_t meet(Meeting meeting, uint32_t mask, uint64_t value, uint32_t argument)
   self.value = value;
   self.argument = argument;
   self.state = Lane::kMeets;
-  bool complete = true;
-  for (uint32_t k = 0; k < kLanes; k++) {
+  uint32_t& met = warp().met;
+  met |= 1u << block->current % kLanes;
+  // Most lanes come when others are still missing: only the last one looks at all of them.
+  bool complete = (mask & ~met) == 0;
+  for (uint32_t k = 0; complete && k < kLanes; k++) {
     const Lane& other = block->lanes[first + k];
     if ((mask >> k & 1) == 0) continue;
-    if (other.state != Lane::kMeets || other.mask != mask) {
+    if (other.mask != mask) {
       complete = false;
     } else if (other.meeting != meeting) {
       block->device.complain("warp " + std::to_string(first / kLanes) + ": a lane comes to " + name(meeting) +
@@ -526,6 +536,7 @@ uint64_t meet(Meeting meeting, uint32_t mask, uint64_t value, uint32_t argument)
     }
   }
   if (complete) {
+    met &= ~mask;
     conclude(first, meeting, mask);
     for (uint32_t k = 0; k < kLanes; k++)
       if ((mask >> k & 1) != 0 && first + k != block->current) make_ready(first + k);
