@@ -123,6 +123,9 @@ const FAULTS: [(&str, &str); 27] = [
 /// Those of teams of blocks: the last ones, and the number of them.
 const OF_TEAMS: usize = 5;
 
+/// How often a mistake is tried, at most.
+const TRIES: u32 = 5;
+
 /// Each in a process of its own, as what it breaks may not end.
 #[test]
 fn what_is_planted_is_noticed() {
@@ -136,9 +139,12 @@ fn what_is_planted_is_noticed() {
             "LosesRow" | "SwapsColumns" | "TakesLongChunk" => "block",
             _ => "warp",
         };
-        let mut run = others(test);
-        run.env("DOORBELL_FAULT", fault).env("DOORBELL_LANGUAGE_TEAM", team);
-        assert!(fails(&mut run), "{fault} is not noticed by {test}");
+        // What shows only while others run may be missed on a machine that is busy.
+        let is_noticed = (0..TRIES).any(|_| {
+            let mut run = others(test);
+            fails(run.env("DOORBELL_FAULT", fault).env("DOORBELL_LANGUAGE_TEAM", team))
+        });
+        assert!(is_noticed, "{fault} is not noticed by {test}");
     }
 }
 
