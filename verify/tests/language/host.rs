@@ -97,6 +97,8 @@ pub struct Host<P: Platform = crate::Device> {
     pub versions: Vec<(u16, Version)>,
     /// Blocks of arena 0 that nobody has.
     pub free: Vec<u32>,
+    /// Of keys and values: what a sequence begins with. Raise it where the host writes to an arena.
+    pub generation: u32,
     sequences: u64,
 }
 
@@ -134,7 +136,7 @@ impl<P: Platform> Host<P> {
             }
         }
         let free = Draws(5).shuffled(ARENA_BLOCKS[0] as u32);
-        Self { driver, regions, versions: vec![], free, sequences: 0 }
+        Self { driver, regions, versions: vec![], free, generation: 1, sequences: 0 }
     }
 
     /// Lays a model out for `version`; the POLICY that publishes it.
@@ -204,6 +206,7 @@ impl<P: Platform> Host<P> {
             record: HwSequence {
                 sharpness: Sharpness::of(temperature).unwrap().0,
                 prompt: TOKENS + AREA * (number - 1),
+                generation: self.generation,
                 ..HwSequence::default()
             },
             table,

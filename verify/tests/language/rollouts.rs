@@ -104,6 +104,8 @@ fn r26_a_rollout_is_preempted_at_every_length() {
             host.free.insert(0, block);
         }
         sequence.arena = 3;
+        host.generation += 1;
+        sequence.record.generation = host.generation;
         host.lay(&sequence);
         host.decode(&mut sequence, 12 - length, DescFlags::empty());
         assert_eq!(sequence.reference.tokens, whole.reference.tokens, "preempted at {length}");

@@ -2,7 +2,7 @@
 //! (R26, R27).
 
 use doorbell_contract::{Capability, DescFlags, ErrorCode, HwSequence, PolicyMode, Status};
-use doorbell_host::Device;
+use doorbell_host::{Device, Division, Ports};
 use doorbell_lm::{extreme, steep};
 use rstest::rstest;
 
@@ -66,6 +66,73 @@ fn r26_a_generation_stays_while_blocks_change_hands() {
         // The next sequence takes these blocks.
         let freed = std::mem::take(&mut sequence.table);
         host.free.extend(freed);
+    }
+}
+
+/// R26: what a descriptor writes counts for all generations, and for none of its own if that is 0. First a sequence goes on under another one, then
+/// its blocks are another sequence's.
+#[rstest]
+fn r26_what_is_written_under_another_generation_is_noticed(#[values(0, 8)] other: u32) {
+    let mut host = Host::new();
+    host.generation = 7;
+    let mut sequence = host.sequence(&Draws(91).prompt(40), 90, 1.0);
+    host.prefill(&mut sequence);
+    for generation in [7, other, 7, other, other, 7, 7] {
+        sequence.record.generation = generation;
+        host.lay(&sequence);
+        host.decode(&mut sequence, 5, DescFlags::LOGP);
+    }
+    host.free.append(&mut sequence.table);
+    host.generation = other;
+    let mut sequence = host.sequence(&Draws(92).prompt(80), 90, 1.0);
+    host.prefill(&mut sequence);
+    sequence.record.generation = 7;
+    host.lay(&sequence);
+    host.decode(&mut sequence, 5, DescFlags::LOGP);
+    host.decode(&mut sequence, 5, DescFlags::LOGP);
+}
+
+/// R26: two functions have blocks of the same arena, number and generation, and each its own bytes in them.
+#[test]
+fn r26_what_is_kept_of_a_function_is_its_own() {
+    let bytes = config().shared_bytes().unwrap();
+    let division = Division { queues: 2, functions: 2, bytes, ..Division::default() };
+    let ports = Ports::divide(crate::device(2, 2), &division).unwrap();
+    let mut hosts = [0, 1].map(|queue| Host::over(ports.take(queue).unwrap()));
+    let mut sequences = vec![];
+    for (host, seed) in hosts.iter_mut().zip(93..) {
+        let mut sequence = host.sequence(&Draws(seed).prompt(70), 90, 1.0);
+        host.prefill(&mut sequence);
+        sequences.push(sequence);
+    }
+    assert_eq!(sequences[0].table, sequences[1].table);
+    for _ in 0..2 {
+        for (host, sequence) in hosts.iter_mut().zip(&mut sequences) {
+            host.decode(sequence, 5, DescFlags::LOGP);
+        }
+    }
+}
+
+/// R26: with a function's last queue pair ends what was kept of it, and every number is new.
+#[test]
+fn r26_what_is_kept_of_a_function_ends_with_it() {
+    let bytes = config().shared_bytes().unwrap();
+    let ports = Ports::divide(crate::device(1, 1), &Division { bytes, ..Division::default() }).unwrap();
+    for seed in [95, 96] {
+        let mut host = Host::over(ports.take(0).unwrap());
+        let mut sequence = host.sequence(&Draws(seed).prompt(40), 90, 1.0);
+        // The second time the host lays the same blocks there, and the device has not seen them being made.
+        let table = std::mem::replace(&mut sequence.table, vec![40, 41, 42]);
+        (sequence.arena, sequence.record.generation) = (1, 0);
+        host.lay(&sequence);
+        host.prefill(&mut sequence);
+        for (&number, bytes) in table.iter().zip(host.blocks(&sequence)) {
+            host.regions.arenas[0].write(u64::from(number) * BLOCK, &bytes).unwrap();
+        }
+        (sequence.arena, sequence.table, sequence.record.generation) = (0, table, 1);
+        host.lay(&sequence);
+        host.decode(&mut sequence, 5, DescFlags::LOGP);
+        host.decode(&mut sequence, 5, DescFlags::LOGP);
     }
 }
 
