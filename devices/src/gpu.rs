@@ -17,6 +17,18 @@ const LARGEST_CACHE: u64 = 256 << 20;
 /// Environment variable that says of how many blocks a team is that takes steps of a language model ([`GpuOptions::ranks`]).
 const RANKS: &str = "DOORBELL_GPU_RANKS";
 
+/// Environment variable that says how many bytes of keys and values stay on the GPU between descriptors ([`GpuOptions::kept_bytes`]).
+const KEPT: &str = "DOORBELL_GPU_KEPT_BYTES";
+
+/// The number that it says.
+fn kept_bytes(text: &str) -> Result<u64, DeviceError> {
+    text.trim().parse().map_err(|_| DeviceError::Config {
+        field: "DOORBELL_GPU_KEPT_BYTES",
+        value: 0,
+        expected: format!("a number of bytes, 0 for none, not {text:?}"),
+    })
+}
+
 /// The number that it says.
 fn ranks(text: &str) -> Result<u32, DeviceError> {
     let known = text.trim().parse().ok().filter(|ranks| (1..=64).contains(ranks));
@@ -51,8 +63,10 @@ pub(crate) fn open(settings: &Settings, rewards: bool) -> Result<Opened, DeviceE
     let bytes = config.shared_bytes()?;
     let language = language(&config);
     let ranks = std::env::var(RANKS).ok().map(|text| ranks(&text)).transpose()?;
+    let kept_bytes = std::env::var(KEPT).ok().map(|text| kept_bytes(&text)).transpose()?;
+    let sms = *sms;
     let options: Vec<GpuOptions> =
-        gpus.iter().map(|&gpu| GpuOptions { gpu, queues, bytes, sms: *sms, language, ranks }).collect();
+        gpus.iter().map(|&gpu| GpuOptions { gpu, queues, bytes, sms, language, ranks, kept_bytes }).collect();
     let devices = doorbell_gpu::open_all(&options)?;
     let first = devices.first().map_or("gpu", |device| device.name()).to_owned();
     let name = name(&first, gpus.len(), each, settings.functions.into());
@@ -131,6 +145,14 @@ mod tests {
     #[case("all", None)]
     fn sizes_of_teams(#[case] text: &str, #[case] expected: Option<u32>) {
         assert_eq!(ranks(text).ok(), expected);
+    }
+
+    #[rstest]
+    #[case("0", Some(0))]
+    #[case(" 4294967296 ", Some(1 << 32))]
+    #[case("1G", None)]
+    fn bytes_that_are_kept(#[case] text: &str, #[case] expected: Option<u64>) {
+        assert_eq!(kept_bytes(text).ok(), expected);
     }
 
     #[rstest]

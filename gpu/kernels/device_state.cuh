@@ -212,6 +212,9 @@ struct DeviceState {
   alignas(128) uint64_t fetched[kMaxQueues * 16];    // one line each: tickets of the queue pair to which a worker has come
   alignas(128) uint32_t answers[kMaxQueues * 32];    // one line each: the request that the front end has come to
   Function functions[kMaxQueues];
+  // By function and arena: lines of its blocks << 32 | the era of what is kept of it (Pool). It stands before what is large: ptxas of CUDA 13.5 gives an
+  // exchange a wrong address behind the first 4 MB of a structure, where a load of the same word finds it.
+  uint64_t eras[kMaxQueues][DOORBELL_ARENAS];
   WorkerCounters counters[kMaxQueues];
   engine::Range ranges[kMaxQueues][DOORBELL_RANGES];  // of reward model 1, while a session runs
   // Entry of ticket t: (t + 1) << 32 | place.
@@ -236,6 +239,9 @@ struct LanguageMemory {
   uint32_t columns;      // rollouts that a team of blocks has at a time, at most
   char* benches;         // of each block, where it has teams of blocks: its state of the team, and scratch
   uint64_t bench_bytes;  // of each, a multiple of 128
+  char* pages;           // keys and values that are kept: `page_sets` PageSets, then the pages of each
+  uint64_t page_set_bytes;  // of the pages of a set, a multiple of 64
+  uint32_t page_sets;       // 0: nothing is kept
 
   __device__ __forceinline__ uint32_t engines() const { return blocks == 0 ? 1 : 2; }
   __device__ __forceinline__ char* model(uint32_t function, uint32_t place) const {

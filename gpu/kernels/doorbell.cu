@@ -44,25 +44,26 @@ __device__ __forceinline__ void run_with_language(const Launch& launch, FrontEnd
 extern "C" __global__ void __launch_bounds__(kBlockThreads, 1)
 doorbell_language(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t queues, char* models, uint64_t model_bytes,
                   char* caches, uint64_t cache_bytes, uint32_t language_blocks, uint32_t language_teams, uint32_t columns, char* benches,
-                  uint64_t bench_bytes) {
+                  uint64_t bench_bytes, char* pages, uint64_t page_set_bytes, uint32_t page_sets) {
   extern __shared__ FrontEnd front_end_memory[];
   const Launch launch{state, mailboxes, queues,
-                      LanguageMemory{models, model_bytes, caches, cache_bytes, language_blocks, language_teams, columns, benches, bench_bytes}};
+                      LanguageMemory{models, model_bytes, caches, cache_bytes, language_blocks, language_teams, columns, benches, bench_bytes, pages,
+                                     page_set_bytes, page_sets}};
   run_with_language<language::Whole>(launch, front_end_memory[0]);
 }
 
 extern "C" __global__ void __launch_bounds__(kBlockThreads, 1)
 doorbell_language_small(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t queues, char* models, uint64_t model_bytes,
                         char* caches, uint64_t cache_bytes, uint32_t language_blocks, uint32_t language_teams, uint32_t columns, char* benches,
-                  uint64_t bench_bytes) {
+                        uint64_t bench_bytes, char* pages, uint64_t page_set_bytes, uint32_t page_sets) {
   extern __shared__ FrontEnd front_end_memory[];
   const Launch launch{state, mailboxes, queues,
-                      LanguageMemory{models, model_bytes, caches, cache_bytes, language_blocks, 0, 0, nullptr, 0}};
+                      LanguageMemory{models, model_bytes, caches, cache_bytes, language_blocks, 0, 0, nullptr, 0, nullptr, 0, 0}};
   run_with_language<language::Single>(launch, front_end_memory[0]);
 }
 
 // What the host has to provide: bytes of DeviceState and of the shared memory of a front end and of a block of engine 1,
-// threads of a block, and how many of them run a small model's rollout; bytes of the state of a team of blocks.
+// threads of a block, and how many of them run a small model's rollout; bytes of the state of a team of blocks, and of what is known of a set of pages.
 extern "C" __global__ void doorbell_sizes(uint32_t* to) {
   to[0] = sizeof(DeviceState);
   to[1] = sizeof(FrontEnd);
@@ -70,4 +71,5 @@ extern "C" __global__ void doorbell_sizes(uint32_t* to) {
   to[3] = kBlockThreads;
   to[4] = language::Single::kThreads;
   to[5] = language::kBenchState;
+  to[6] = sizeof(language::PageSet);
 }

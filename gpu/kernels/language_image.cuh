@@ -43,10 +43,10 @@ __device__ __forceinline__ uint64_t matrix_bytes(uint64_t rows, uint64_t columns
   return aligned(rows * aligned(columns) + 2 * rows);
 }
 
-// Brings whole lines of the host's memory into the device's: each of so many threads calls it, with its number, and has eight reads of 16
-// bytes on their way at a time.
+// Brings whole lines of the host's memory into the device's, to a second place too if there is one: each of so many threads calls it, with its
+// number, and has eight reads of 16 bytes on their way at a time.
 template <uint32_t kThreads>
-__device__ __forceinline__ void bring(char* to, uint64_t from, uint64_t bytes, uint32_t thread) {
+__device__ __forceinline__ void bring(char* to, uint64_t from, uint64_t bytes, uint32_t thread, char* also = nullptr) {
   constexpr uint32_t kParts = 8;
   const uint4* const source = reinterpret_cast<const uint4*>(from);
   uint4* const target = reinterpret_cast<uint4*>(to);
@@ -59,7 +59,10 @@ __device__ __forceinline__ void bring(char* to, uint64_t from, uint64_t bytes, u
       if (first + k * kThreads < all) part[k] = order::load_relaxed_sys(source + first + k * kThreads);
 #pragma unroll
     for (uint32_t k = 0; k < kParts; k++)
-      if (first + k * kThreads < all) target[first + k * kThreads] = part[k];
+      if (first + k * kThreads < all) {
+        target[first + k * kThreads] = part[k];
+        if (also != nullptr) reinterpret_cast<uint4*>(also)[first + k * kThreads] = part[k];
+      }
   }
 }
 

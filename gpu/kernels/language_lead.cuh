@@ -265,11 +265,15 @@ class Rank {
       // It goes on at the next position, as one whose last step was at the one before.
       job.gives_up = has_more && gives_up(own, r);
       if (job.gives_up) job.position--;
-      if (!has_more || job.gives_up) {
-        own.go(r);
-        hub.active &= ~(1u << lane);
-        hub.prefill = kNoLane;
-      }
+      hub.left = !has_more || job.gives_up;
+    }
+    __syncthreads();
+    if (hub.left == 0) return;
+    own.keep(r.made);
+    if (threadIdx.x == 0) {
+      own.go(r);
+      hub.active &= ~(1u << lane);
+      hub.prefill = kNoLane;
     }
     __syncthreads();
   }
@@ -338,16 +342,30 @@ class Rank {
         goes_on = r.course().ended_as == 0;
         own.job.gives_up = goes_on && gives_up(own, r);
         goes_on = goes_on && !own.job.gives_up;
-        if (!goes_on) own.go(r);
       }
       const uint32_t left = __ballot_sync(kEveryLane, steps && !goes_on);
-      if (lane == 0) hub.active &= ~left;
+      if (lane == 0) {
+        hub.active &= ~left;
+        hub.left = left;
+      }
     }
     __syncthreads();
+    if (hub.left != 0) let_leave(hub.left);
     ranks.lap(kJoins);
 #ifdef DOORBELL_PHASES
     ranks.steps++;
 #endif
+  }
+
+  // The rollouts of lanes leave them, a bit each. All threads call it.
+  __device__ __noinline__ void let_leave(uint32_t left) {
+    for (uint32_t more = left; more != 0; more &= more - 1) {
+      const uint32_t lane = __ffs(more) - 1;
+      of_lane(lane).keep(jobs.running[lane].made);
+    }
+    __syncthreads();
+    if (threadIdx.x < kWarp && (left >> threadIdx.x & 1) != 0) leave(threadIdx.x);
+    __syncthreads();
   }
 
   // What is planted: the leader's weights are the other version's from here on.

@@ -4,6 +4,7 @@
 
 #include "language.cuh"
 #include "language_image.cuh"
+#include "language_pool.cuh"
 #include "language_team.cuh"
 #include "worker.cuh"
 
@@ -14,6 +15,7 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, prompt) == 8, "Se
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, start) == 16, "Sequence::begin");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, shared) == 20, "Sequence::begin");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, source) == 24, "Sequence::begin");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, generation) == 28, "Sequence::begin");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, draw_key) == 32, "Sequence::begin");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, top_k) == 40, "Sequence::begin");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, top_p) == 44, "Sequence::begin");
@@ -30,6 +32,8 @@ struct Sequence {
   uint32_t source;     // block from which it copies
   uint32_t first;      // its first position
   uint32_t end;        // behind the last position of a PREFILL
+  uint32_t written;    // entries of the table up to the last whose block it may write
+  uint32_t brought;    // blocks that came from the host's memory
   bool is_prefill;
   bool copies;
   bool scores;         // each token but the first gets its log-probability
@@ -39,6 +43,7 @@ struct Sequence {
   uint64_t arena_base;
   uint64_t arena_size;
   uint64_t block_bytes;
+  Keeping keeping;     // of its blocks (R26)
 
   // Comes to the sequence of what is at a place, as far as its first step ("Which error", 13).
   __device__ void begin(const Place& place, const SequencePlace& at, const doorbell_session& session,
@@ -68,6 +73,7 @@ struct Sequence {
     sampling.given = kNoToken;
     end = place.seq_len - 1;
     first = is_prefill ? start : end;
+    keeping.generation = words[7];
     table = address + 64;
     arena_base = session.arenas[2 * at.arena];
     arena_size = session.arenas[2 * at.arena + 1];
@@ -86,6 +92,8 @@ struct Sequence {
     const uint64_t room = room_of(model.vocabulary);
     const uint64_t most = room < cache_bytes ? (cache_bytes - room) / block_bytes : 0;
     if (entries > most) entries = static_cast<uint32_t>(most);
+    const uint64_t last = end + (is_prefill ? 0ull : place.max_tokens);
+    written = static_cast<uint32_t>(min(uint64_t{entries}, (last + DOORBELL_BLOCK_TOKENS - 1) / DOORBELL_BLOCK_TOKENS));
     // What has nothing to do looks at nothing else.
     copies = shared == first && first % DOORBELL_BLOCK_TOKENS != 0 && !is_idle();
   }
@@ -110,7 +118,10 @@ struct Sequence {
     return start + block_bytes <= arena_size ? arena_base + start : kNowhere;
   }
 
-  // The same of the block of a position.
+  // The number of the block at a bus address.
+  __device__ __forceinline__ uint32_t number_of(uint64_t at) const { return static_cast<uint32_t>((at - arena_base) / block_bytes); }
+
+  // The bus address of the block of a position, or kNowhere.
   __device__ __forceinline__ uint64_t block_of(uint32_t position) const {
     uint32_t entry = position / DOORBELL_BLOCK_TOKENS;
     if (entry >= entries) return kNowhere;
@@ -165,6 +176,8 @@ struct Hub {
   bool gone;           // whether the session of a chunk has ended
   bool has_waited;     // whether it has let others take what waits
   uint8_t good[kMostRanks];  // positions of each chunk that can be taken
+  uint32_t left;             // lanes whose rollouts leave behind a step, a bit each
+  uint32_t pages[kWarp];     // of the blocks that a lane's rollout brings or keeps
 };
 
 // Rollouts that the leader of a team of blocks has at a time, or the teams of a block.
@@ -371,6 +384,12 @@ class Worker {
       job.sequence.begin(place, at, session, state.models[session.function][at.slot], language.cache_bytes);
       if (r.is_paused) job.sequence.resume(state.paused[r.queue][r.place_index].position);
       if (!job.sequence.is_sound) r.error = DOORBELL_ERR_BAD_SEQUENCE;
+      if (has_pool()) {
+        Keeping& keeping = job.sequence.keeping;
+        keeping.owner = session.function * DOORBELL_ARENAS + at.arena + 1;
+        keeping.lines = static_cast<uint32_t>(job.sequence.block_bytes / 64);
+        keeping.era = Pool::era_of(&state.eras[session.function][at.arena], keeping.lines);
+      }
     }
     job.begins = r.course().ended_as == 0 && r.error == DOORBELL_ERR_NONE && !job.sequence.is_idle();
     r.image = image_of(r.queue, r.place_index);
@@ -479,6 +498,7 @@ class Worker {
     Block<Team>::fall_out();
     // What every thread has written comes before the news of the end.
     Team::sync();
+    if (made != 0) keep(made);
     if (Team::thread() == 0) go(r);
   }
 
@@ -608,6 +628,8 @@ class Worker {
     bool good = job.is_whole;
     Team::sync();
     if (!good) return false;
+    const bool has_pages = has_pool() && sequence.keeping.generation != 0;
+    uint32_t brought = 0;
     // All entries before anything else is written.
     for (uint32_t base = 0; base < all && good; base += kWarp) {
       const uint32_t entry = base + Team::thread();
@@ -615,15 +637,93 @@ class Worker {
       Team::sync();
       const uint32_t here = min(kWarp, all - base);
       for (uint32_t k = 0; k < here; k++) good = good && job.blocks[k] != kNowhere;
+      const auto positions = [&](uint32_t k) { return left != 0 && base + k + 1 == all ? left : DOORBELL_BLOCK_TOKENS; };
+      const auto from = [&](uint32_t k) {
+        return positions(k) == left && sequence.copies && !DOORBELL_FAULT(TakesOldPrefix) ? source : job.blocks[k];
+      };
+      if (good && has_pages) {
+        each_page(here, [&](uint32_t k) { jobs.hub.pages[k] = Pool(language).find(sequence.keeping, sequence.number_of(from(k)), positions(k)); });
+        // As if it took as long as some steps of another team.
+        for (uint32_t k = 0; k < 8; k++) DOORBELL_WINDOW(FreesUnderReader);
+      }
       for (uint32_t k = 0; k < here && good; k++) {
-        const bool is_partial = left != 0 && base + k + 1 == all;
-        bring<Team::kThreads>(cache.local + (base + k) * sequence.block_bytes,
-                        is_partial && sequence.copies && !DOORBELL_FAULT(TakesOldPrefix) ? source : job.blocks[k], sequence.block_bytes, Team::thread());
+        const uint32_t page = has_pages ? jobs.hub.pages[k] : Pool::kNoPage;
+        const bool is_kept = (page & Pool::kToFill) == 0;
+        char* const to = cache.local + (base + k) * sequence.block_bytes;
+        char* const in_pool = page == Pool::kNoPage ? nullptr : Pool(language).bytes_of(page & ~Pool::kToFill, sequence.block_bytes);
+        if (is_kept) {
+          copy_lines<Team::kThreads>(to, in_pool, sequence.block_bytes, Team::thread());
+        } else {
+          bring<Team::kThreads>(to, from(k), sequence.block_bytes, Team::thread(), in_pool);
+          brought++;
+        }
       }
       Team::sync();
+      if (good && has_pages) each_page(here, [&](uint32_t k) { give_page_back(k, positions(k)); });
     }
     if (good && sequence.copies && own != source) write_back(own, left - (DOORBELL_FAULT(CopiesShort) ? 1 : 0), shape);
+    if (good && has_pool()) cut_pages(sequence.copies && own != source ? 0 : left);
+    if (Team::thread() == 0) job.sequence.brought = brought;
     return good;
+  }
+
+  // Whether keys and values are kept between descriptors. Where a warp runs a rollout they are few, and nothing is kept.
+  __device__ __forceinline__ bool has_pool() const { return Team::kTeams == 1 && Pool(language).is_there(); }
+
+  // Each of so many pages has a warp, which calls do(k), and a barrier behind it. All threads call it.
+  template <typename Do>
+  __device__ __forceinline__ void each_page(uint32_t count, Do what) const {
+    for (uint32_t k = Team::thread() / kWarp; k < count; k += Team::kWarps) what(k);
+    Team::sync();
+  }
+
+  __device__ __forceinline__ void give_page_back(uint32_t k, uint32_t positions) const {
+    const uint32_t page = jobs.hub.pages[k];
+    if (page == Pool::kNoPage) return;
+    if ((page & Pool::kToFill) != 0) {
+      Pool(language).fill(page & ~Pool::kToFill, positions);
+    } else {
+      Pool(language).release(page);
+    }
+  }
+
+  // No page has any more what the descriptor may write: of the first such block only the positions before. All threads call it.
+  __device__ __noinline__ void cut_pages(uint32_t before) {
+    const Sequence& sequence = job.sequence;
+    const uint32_t first = sequence.first / DOORBELL_BLOCK_TOKENS;
+    for (uint32_t base = first; base < sequence.written; base += kWarp) {
+      const uint32_t here = min(kWarp, sequence.written - base);
+      if (Team::thread() < here) job.blocks[Team::thread()] = sequence.block_of((base + Team::thread()) * DOORBELL_BLOCK_TOKENS);
+      Team::sync();
+      each_page(here, [&](uint32_t k) {
+        if (job.blocks[k] != kNowhere) Pool(language).cut(sequence.keeping, sequence.number_of(job.blocks[k]), base + k == first ? before : 0);
+      });
+    }
+  }
+
+  // Keeps the blocks in which it has made positions, from its first one on. All threads call it, at the end of what it makes.
+  __device__ __noinline__ void keep(uint32_t made) {
+    const Sequence& sequence = job.sequence;
+    if (!has_pool() || sequence.keeping.generation == 0 || made == 0) return;
+    const uint32_t end = sequence.first + made, behind = (end + DOORBELL_BLOCK_TOKENS - 1) / DOORBELL_BLOCK_TOKENS;
+    for (uint32_t base = sequence.first / DOORBELL_BLOCK_TOKENS; base < behind; base += kWarp) {
+      const uint32_t here = min(kWarp, behind - base);
+      if (Team::thread() < here) job.blocks[Team::thread()] = sequence.block_of((base + Team::thread()) * DOORBELL_BLOCK_TOKENS);
+      Team::sync();
+      each_page(here, [&](uint32_t k) {
+        // What has been made has had a block; the host may have changed the table since.
+        const uint32_t page = job.blocks[k] == kNowhere ? Pool::kNoPage : Pool(language).claim(sequence.keeping, sequence.number_of(job.blocks[k]));
+        jobs.hub.pages[k] = page == Pool::kNoPage ? page : page | Pool::kToFill;
+      });
+      for (uint32_t k = 0; k < here; k++) {
+        const uint32_t page = jobs.hub.pages[k];
+        if (page == Pool::kNoPage) continue;
+        copy_lines<Team::kThreads>(Pool(language).bytes_of(page & ~Pool::kToFill, sequence.block_bytes),
+                                   cache.local + (base + k) * sequence.block_bytes, sequence.block_bytes, Team::thread());
+      }
+      Team::sync();
+      each_page(here, [&](uint32_t k) { give_page_back(k, min(end - (base + k) * DOORBELL_BLOCK_TOKENS, uint32_t{DOORBELL_BLOCK_TOKENS})); });
+    }
   }
 
   // Writes the first `count` positions of the cache's last block to the block at `to`. All threads call it.
@@ -648,8 +748,7 @@ class Worker {
     const uint64_t of_a_position = 2ull * shape.kv_layers() * shape.kv_heads * (1 + (shape.head_width + 63) / 64);
     order::count_gpu(&counters.lines, of_tokens + made * of_a_position);
     if (made != 0) {
-      const uint64_t blocks = (job.sequence.first + DOORBELL_BLOCK_TOKENS - 1) / DOORBELL_BLOCK_TOKENS;
-      order::count_gpu(&counters.read, 1 + blocks * shape.kv_block() / 64);
+      order::count_gpu(&counters.read, 1 + uint64_t{job.sequence.brought} * shape.kv_block() / 64);
     }
   }
 };

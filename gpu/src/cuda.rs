@@ -78,6 +78,9 @@ pub struct GpuOptions {
     /// Blocks of a team that takes steps of up to 32 rollouts of engine 1 together, as far as they can be dealt evenly; `None` is 15. Models whose rollouts a warp runs
     /// ([`LanguageMemory::is_small`]) have none.
     pub ranks: Option<u32>,
+    /// Bytes of device memory in which keys and values stay between descriptors that name a generation (rule R26); 0 keeps none. `None` is a quarter of what is
+    /// free when all else has its own, and at most twice the host memory of the queue pairs; none if that cannot be had.
+    pub kept_bytes: Option<u64>,
 }
 
 /// Blocks of a team if [`GpuOptions::ranks`] does not tell.
@@ -105,6 +108,32 @@ impl Teams {
 
     fn rollouts(self) -> u32 {
         self.teams * self.columns
+    }
+}
+
+/// Pages in device memory for the keys and values that stay there, each for a block of a model (`Pool`, gpu/kernels/language_pool.cuh).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pages {
+    /// Sets of up to 32 pages. A block has its page in the set that its number tells. 0: nothing is kept.
+    pub sets: u32,
+    /// Bytes of the pages of a set, a multiple of 64.
+    pub set_bytes: u64,
+}
+
+impl Pages {
+    /// Bytes of a set, at least: 31 pages of SmolLM2's.
+    const SET: u64 = 12 << 20;
+
+    /// As many as so many bytes hold. What is known of each set comes on top.
+    pub fn of(bytes: u64) -> Self {
+        let sets = u32::try_from(bytes / Self::SET).unwrap_or(1 << 20).clamp(1, 1 << 20);
+        let set_bytes = bytes / u64::from(sets) / 64 * 64;
+        if set_bytes == 0 { Self::default() } else { Self { sets, set_bytes } }
+    }
+
+    /// Bytes of all pages.
+    pub fn bytes(self) -> u64 {
+        u64::from(self.sets) * self.set_bytes
     }
 }
 
@@ -168,7 +197,7 @@ impl GpuOptions {
 
 impl Default for GpuOptions {
     fn default() -> Self {
-        Self { gpu: 0, queues: 1, bytes: 0, sms: None, language: None, ranks: None }
+        Self { gpu: 0, queues: 1, bytes: 0, sms: None, language: None, ranks: None, kept_bytes: None }
     }
 }
 
@@ -287,6 +316,10 @@ impl Engine for Member {
         self.gpu().options.engines()
     }
 
+    fn kept_bytes(&self) -> u64 {
+        self.gpu().pages.bytes()
+    }
+
     fn memory(&self) -> Result<SharedMemory, DeviceError> {
         Ok(self.gpu().memory.clone())
     }
@@ -304,8 +337,10 @@ struct Gpu {
     mailboxes: SharedMemory,
     memory: SharedMemory,
     stream: Arc<CudaStream>,
-    /// The kernel's state, and of engine 1 the models, the keys and values of each rollout at a time, and what each block has beside them.
-    device_memory: [DeviceMemory; 4],
+    /// The kernel's state, and of engine 1 the models, the keys and values of each rollout at a time, what each block has beside them, and the keys and values
+    /// that are kept.
+    device_memory: [DeviceMemory; 5],
+    pages: Pages,
     /// Blocks that run engine 1, and how it has them.
     language_blocks: u32,
     teams: Teams,
@@ -324,7 +359,7 @@ struct Gpu {
 impl Gpu {
     /// Does everything but start the kernel.
     fn ready(options: GpuOptions) -> Result<Self, DeviceError> {
-        let GpuOptions { gpu, queues, bytes, sms, language, ranks } = options;
+        let GpuOptions { gpu, queues, bytes, sms, language, ranks, kept_bytes } = options;
         if !(1..=MAX_QUEUES).contains(&queues) {
             let expected = format!("1 to {MAX_QUEUES}");
             return Err(DeviceError::Config { field: "queues", value: queues as u64, expected });
@@ -412,12 +447,27 @@ impl Gpu {
                 ),
             })
         };
-        let device_memory = [
+        let [state, models, caches, benches] = [
             allocate(sizes.state)?,
             allocate(models as usize)?,
             allocate(caches as usize)?,
             allocate(benches as usize)?,
         ];
+        // Last, of what is left then: without it all goes on, only slower.
+        let (left, _) = result::mem_get_info().map_err(driver("asking for free memory"))?;
+        let usual = (left as u64 / 4).min(2 * memory.len() as u64);
+        let mut pages = match language {
+            Some(_) if !small => Pages::of(kept_bytes.unwrap_or(usual)),
+            _ => Pages::default(),
+        };
+        let kept = match allocate((u64::from(pages.sets) * sizes.page_set + pages.bytes()) as usize) {
+            Err(_) if kept_bytes.is_none() => {
+                pages = Pages::default();
+                allocate(0)?
+            }
+            other => other?,
+        };
+        let device_memory = [state, models, caches, benches, kept];
         let options = GpuOptions { bytes, language, ..options };
         let (started, taken) = (AtomicBool::new(false), Some(taken));
         Ok(Self {
@@ -427,6 +477,7 @@ impl Gpu {
             memory,
             stream,
             device_memory,
+            pages,
             language_blocks,
             teams,
             bench_bytes,
@@ -449,13 +500,15 @@ impl Gpu {
             shared_mem_bytes: self.shared,
         };
         let mailboxes = self.mailboxes.bus_address();
-        let [state, models, caches, benches] = self.device_memory.each_ref().map(|memory| memory.address);
+        let [state, models, caches, benches, pages] =
+            self.device_memory.each_ref().map(|memory| memory.address);
         let LanguageMemory { model_bytes, cache_bytes } = self.options.language.unwrap_or_default();
         let mut launch = self.stream.launch_builder(&self.function);
         launch.arg(&state).arg(&mailboxes).arg(&queues);
         if self.options.language.is_some() {
             launch.arg(&models).arg(&model_bytes).arg(&caches).arg(&cache_bytes).arg(&self.language_blocks);
             launch.arg(&self.teams.teams).arg(&self.teams.columns).arg(&benches).arg(&self.bench_bytes);
+            launch.arg(&pages).arg(&self.pages.set_bytes).arg(&self.pages.sets);
         }
         count_launch();
         GRAVEYARD.kernel_starts();
@@ -590,6 +643,8 @@ struct Sizes {
     team_threads: u32,
     /// Bytes that a block has of the state of its team.
     bench: u64,
+    /// Bytes of what is known of a set of pages.
+    page_set: u64,
 }
 
 impl Sizes {
@@ -601,13 +656,14 @@ impl Sizes {
         launch.arg(&to);
         let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
         count_launch();
-        // SAFETY: `doorbell_sizes` writes six words to where `page`, which is larger, lies.
+        // SAFETY: `doorbell_sizes` writes seven words to where `page`, which is larger, lies.
         unsafe { launch.launch(config) }?;
         stream.synchronize()?;
-        let mut sizes = [0; 6];
-        page.load_u32s(0, &mut sizes).expect("a page holds six words");
-        let [state, front_end, language, threads, team_threads, bench] = sizes;
-        Ok(Self { state: state as usize, front_end, language, threads, team_threads, bench: bench.into() })
+        let mut sizes = [0; 7];
+        page.load_u32s(0, &mut sizes).expect("a page holds seven words");
+        let [state, front_end, language, threads, team_threads, bench, page_set] = sizes;
+        let (state, bench, page_set) = (state as usize, bench.into(), page_set.into());
+        Ok(Self { state, front_end, language, threads, team_threads, bench, page_set })
     }
 }
 
@@ -714,6 +770,19 @@ mod tests {
         assert!(blocks.div_ceil(teams) <= MOST_RANKS && blocks.div_ceil(teams) <= columns);
         let team = include_str!("../kernels/language_team.cuh");
         assert!(team.contains(&format!("constexpr uint32_t kMostRanks = {MOST_RANKS};")));
+    }
+
+    #[rstest]
+    #[case::nothing(0, 0, 0)]
+    #[case::less_than_a_line(63, 0, 0)]
+    #[case::a_small_card(1000, 1, 960)]
+    #[case::one_and_a_half(18 << 20, 1, 18 << 20)]
+    #[case::many(2500 << 20, 208, 12_603_036 / 64 * 64)]
+    #[case::more_than_there_are(u64::MAX, 1 << 20, u64::MAX / (1 << 20) / 64 * 64)]
+    fn pages_lie_in_sets(#[case] bytes: u64, #[case] sets: u32, #[case] set_bytes: u64) {
+        let pages = Pages::of(bytes);
+        assert_eq!(pages, Pages { sets, set_bytes });
+        assert!(pages.bytes() <= bytes && bytes - pages.bytes() < 64 * u64::from(sets.max(1)) + 64);
     }
 
     #[test]

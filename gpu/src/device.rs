@@ -106,6 +106,11 @@ impl GpuDevice {
         self.lines[queue].mailbox.heartbeat()
     }
 
+    /// Bytes of device memory in which keys and values stay between descriptors (rule R26).
+    pub fn kept_bytes(&self) -> u64 {
+        self.engine.kept_bytes()
+    }
+
     /// Sets the time that one `advance` waits at most, 100 us by default: longer for a kernel that is slow because it is
     /// being watched. What was divided before keeps its own.
     pub fn set_slice(&mut self, slice: Duration) {

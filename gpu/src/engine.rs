@@ -25,6 +25,11 @@ pub trait Engine: Send + Sync {
     /// `OutOfBounds` if there is none.
     fn memory(&self) -> Result<SharedMemory, DeviceError>;
 
+    /// Bytes of device memory in which keys and values stay between descriptors (rule R26).
+    fn kept_bytes(&self) -> u64 {
+        0
+    }
+
     /// Asks whether the engine still lives.
     ///
     /// # Errors

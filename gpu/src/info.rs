@@ -139,7 +139,7 @@ struct Facts {
 }
 
 /// Bytes of shared memory of a front end, without which there is no device: `kFrontEndBytes`, gpu/kernels/front_end/state.cuh.
-const FRONT_END_BYTES: u32 = 153_792;
+const FRONT_END_BYTES: u32 = 153_824;
 /// Bytes of shared memory of a block of engine 1, at most: `kMostShared`, gpu/kernels/language_model.cuh, and `kMostJobs`,
 /// gpu/kernels/language_worker.cuh.
 const LANGUAGE_BYTES: u32 = (200 << 10) + (20 << 10);
@@ -272,7 +272,7 @@ mod tests {
     #[case::one_processor(Facts { processors: 1, ..GOOD }, Some("it has 1 multiprocessors"))]
     #[case::two_processors(Facts { processors: 2, ..GOOD }, None)]
     #[case::an_a100(Facts { compute_capability: (8, 0), shared_bytes: 163 << 10, ..GOOD }, None)]
-    #[case::an_l4(Facts { compute_capability: (8, 9), shared_bytes: 99 << 10, ..GOOD }, Some("a front end needs 153792 bytes of shared memory in a block, and a block of this GPU can have 101376"))]
+    #[case::an_l4(Facts { compute_capability: (8, 9), shared_bytes: 99 << 10, ..GOOD }, Some("a front end needs 153824 bytes of shared memory in a block, and a block of this GPU can have 101376"))]
     #[case::just_too_little(Facts { shared_bytes: FRONT_END_BYTES - 1, ..GOOD }, Some("can have 153791"))]
     #[case::blocking(Facts { blocking: true, ..GOOD }, Some("CUDA_LAUNCH_BLOCKING is set"))]
     fn what_is_refused_and_why(#[case] facts: Facts, #[case] reason: Option<&str>) {

@@ -18,7 +18,7 @@ pub mod probes;
 
 use std::sync::Arc;
 
-pub use cuda::{Cuda, GpuOptions, LanguageMemory, MAX_QUEUES};
+pub use cuda::{Cuda, GpuOptions, LanguageMemory, MAX_QUEUES, Pages};
 pub use device::GpuDevice;
 pub use engine::Engine;
 pub use image::ImageError;

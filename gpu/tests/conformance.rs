@@ -22,8 +22,15 @@ const ACCESSES: u32 = 100_000;
 
 fn open(queues: usize) -> Result<GpuDevice, DeviceError> {
     let gpu = number("DOORBELL_GPU", 0) as usize;
-    let mut device =
-        doorbell_gpu::open(GpuOptions { gpu, queues, bytes: BYTES, sms: None, language: None, ranks: None })?;
+    let mut device = doorbell_gpu::open(GpuOptions {
+        gpu,
+        queues,
+        bytes: BYTES,
+        sms: None,
+        language: None,
+        ranks: None,
+        kept_bytes: None,
+    })?;
     device.set_slice(Duration::from_micros(number("DOORBELL_SLICE", 100)));
     Ok(device)
 }

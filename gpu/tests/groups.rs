@@ -248,6 +248,7 @@ fn on_a_gpu(seed: u64, groups: u64) -> Result<(), Failed> {
         sms: None,
         language: None,
         ranks: None,
+        kept_bytes: None,
     };
     run_all(doorbell_gpu::open(options)?, queues, seed, groups)
 }

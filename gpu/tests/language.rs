@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use doorbell_contract::{
     Counter, DescFlags, ErrorCode, HwCompletion, HwDesc, HwSequence, PolicyMode, Register, Status,
 };
-use doorbell_gpu::{GpuDevice, GpuOptions, LanguageMemory};
+use doorbell_gpu::{GpuDevice, GpuOptions, LanguageMemory, Pages};
 use doorbell_gpu_cpu::{CpuKernel, Options, Teams};
 use doorbell_host::{Device as _, Division, Driver, Platform, Ports, QueueConfig};
 
@@ -52,6 +52,17 @@ fn teams() -> Teams {
     }
 }
 
+/// Keys and values that stay with the device: of 16 blocks, or as many as `DOORBELL_LANGUAGE_PAGES` says, in sets of up to eight. Twelve rollouts have more.
+fn pages() -> Pages {
+    let pages = std::env::var("DOORBELL_LANGUAGE_PAGES").map_or(16, |pages| pages.parse().expect("a number"));
+    let sets = u64::div_ceil(pages, 8).max(1);
+    if pages == 0 {
+        Pages::default()
+    } else {
+        Pages { sets: sets as u32, set_bytes: pages / sets * host::BLOCK }
+    }
+}
+
 /// Whether lanes are interrupted at random.
 fn stressed() -> bool {
     std::env::var("DOORBELL_LANGUAGE_PACE").is_ok_and(|pace| pace == "stress")
@@ -71,6 +82,7 @@ fn device(queues: u8, _functions: u8) -> Device {
         seed,
         stress: stressed(),
         teams: teams(),
+        pages: pages(),
         language: Some(memory()),
         fault: fault(),
         ..Options::default()
@@ -89,8 +101,11 @@ fn fault() -> Option<&'static str> {
 const ONE_TEAM: &str = "3/1/32";
 const TWO_TEAMS: &str = "4/2/3";
 
+/// A page for the blocks of all rollouts.
+const ONE_PAGE: &str = "1";
+
 /// Mistakes planted in engine 1, and a test that has to notice each.
-const FAULTS: [(&str, &str); 27] = [
+const FAULTS: [(&str, &str); 33] = [
     ("ChangesTable", "rollouts::r06_"),
     ("DropsBin", "rollouts::r06_"),
     ("DropsLowestBin", "extremes::r06_the_third_bin"),
@@ -113,6 +128,12 @@ const FAULTS: [(&str, &str); 27] = [
     ("LeavesFunction", "r19_no_model_is_loaded_over_one"),
     ("SwapsColumns", "rollouts::r27_members_share_a_prefix"),
     ("TakesLongChunk", "refusals::r26_a_token_beyond_the_vocabulary"),
+    ("KeepsOldPages", "wire::r26_bytes_that_the_host_swaps"),
+    ("OverlooksWriters", "wire::r26_what_is_written"),
+    ("TakesPartPages", "wire::r26_what_is_written"),
+    ("SharesPages", "wire::r26_what_is_kept_of_a_function_is_its_own"),
+    ("KeepsFunction", "wire::r26_what_is_kept_of_a_function_ends"),
+    ("FreesUnderReader", "rollouts_that_wait_for_blocks_share_a_prefix"),
     ("MeetsNobody", "rollouts::r06_"),
     ("SkipsRows", "rollouts::r06_"),
     ("SwapsTile", "rollouts::r06_"),
@@ -137,12 +158,19 @@ fn what_is_planted_is_noticed() {
         let team = match fault {
             _ if k >= FAULTS.len() - OF_TEAMS => ONE_TEAM,
             "LosesRow" | "SwapsColumns" | "TakesLongChunk" => "block",
+            // Nor does a warp keep anything.
+            "KeepsOldPages" | "OverlooksWriters" | "TakesPartPages" | "SharesPages" | "KeepsFunction" => {
+                "block"
+            }
+            "FreesUnderReader" => TWO_TEAMS,
             _ => "warp",
         };
-        // What shows only while others run may be missed on a machine that is busy.
-        let is_noticed = (0..TRIES).any(|_| {
+        // What shows only while others run may be missed on a machine that is busy. Two teams meet at a page in about half of all runs.
+        let (pages, tries) = if fault == "FreesUnderReader" { (ONE_PAGE, 16) } else { ("16", TRIES) };
+        let is_noticed = (0..tries).any(|_| {
             let mut run = others(test);
-            fails(run.env("DOORBELL_FAULT", fault).env("DOORBELL_LANGUAGE_TEAM", team))
+            run.env("DOORBELL_FAULT", fault).env("DOORBELL_LANGUAGE_TEAM", team);
+            fails(run.env("DOORBELL_LANGUAGE_PAGES", pages))
         });
         assert!(is_noticed, "{fault} is not noticed by {test}");
     }
@@ -180,6 +208,8 @@ fn r06_blocks_run_rollouts_as_warps_do(
         "rollouts::r27_",
         "rollouts_that_wait",
         "versions::",
+        "r26_what_is_kept",
+        "wire::r26_",
         "wire::r27_"
     )]
     tests: &str,
@@ -204,6 +234,7 @@ fn r06_teams_run_rollouts_as_warps_do(
         "what_waits",
         "a_session_ends",
         "r19_",
+        "r26_what_is_kept_is",
         "versions::",
         "wire::"
     )]
@@ -216,6 +247,18 @@ fn r06_teams_run_rollouts_as_warps_do(
     let is_short = std::env::var_os("DOORBELL_SEEDS").is_none();
     let tests = if is_short && (team, tests) == (TWO_TEAMS, "wire::") { "wire::r27_" } else { tests };
     let run = others(tests).env("DOORBELL_LANGUAGE_TEAM", team).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
+}
+
+/// With one page, and with none, teams make the same: what is kept gives way to what comes.
+#[rstest::rstest]
+fn r26_pages_give_way(#[values("0", ONE_PAGE)] pages: &str) {
+    if fault().is_some() || by_blocks() || is_gpu() {
+        return;
+    }
+    let mut run = others("rollouts_that_wait");
+    run.env("DOORBELL_LANGUAGE_TEAM", TWO_TEAMS).env("DOORBELL_LANGUAGE_PAGES", pages);
+    let run = run.output().unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
 }
 
@@ -313,6 +356,49 @@ fn rollouts_that_wait_for_blocks_take_turns() {
         let end = host::of(&ends, sequence.rollout.into());
         assert_eq!(host::ended(&end), Status::Done);
         host.check(sequence, desc, &end);
+    }
+}
+
+/// R26: what members share is found among what is kept, and copied from there, while others need its place. Each begins at the end of a block.
+#[test]
+fn rollouts_that_wait_for_blocks_share_a_prefix() {
+    let mut host = host::Host::new();
+    let prompt = host::Draws(98).prompt(33);
+    let prefix = host.sequence(&prompt, 33, 1.0);
+    host.prefill(&mut prefix.clone());
+    let mut members: Vec<_> =
+        (0..30).map(|number| rollouts::member(&mut host, &prefix, &prompt, number)).collect();
+    let descs: Vec<_> = members.iter().map(|member| member.decode(3).with_flags(DescFlags::LOGP)).collect();
+    let ends = host.run(&descs);
+    for (member, desc) in members.iter_mut().zip(&descs) {
+        let end = host::of(&ends, member.rollout.into());
+        host.catch_up(member);
+        host.check(member, desc, &end);
+    }
+}
+
+/// R26: of what a descriptor has read or made, the next one reads nothing from the host's memory, be it the same sequence or another that shares
+/// its blocks.
+#[test]
+fn r26_what_is_kept_is_not_read_again() {
+    if !by_blocks() {
+        return;
+    }
+    let mut host = host::Host::new();
+    let prompt = host::Draws(97).prompt(65);
+    let prefix = host.sequence(&prompt, 65, 1.0);
+    host.prefill(&mut prefix.clone());
+    let mut member = rollouts::member(&mut host, &prefix, &prompt, 0);
+    host.catch_up(&mut member);
+    let mut read = host.driver.counter(Counter::ReadBeats).unwrap();
+    for (generation, is_kept) in [(1, true), (1, true), (0, false), (2, false), (2, true)] {
+        member.record.generation = generation;
+        host.lay(&member);
+        host.decode(&mut member, 5, DescFlags::LOGP);
+        // What is counted is told a little later.
+        std::thread::sleep(Duration::from_millis(100));
+        let before = std::mem::replace(&mut read, host.driver.counter(Counter::ReadBeats).unwrap());
+        assert_eq!(read - before < host::BLOCK / 64, is_kept, "{generation}: {} beats", read - before);
     }
 }
 

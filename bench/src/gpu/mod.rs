@@ -95,6 +95,7 @@ fn open_alone() -> Result<Driver<GpuDevice>, DeviceError> {
         sms: None,
         language: None,
         ranks: None,
+        kept_bytes: None,
     })?;
     Driver::new(device, queue_config())
 }
@@ -108,8 +109,15 @@ struct Opened {
 /// A device of which so many functions, or as many as there are queue pairs, share the queue pairs.
 fn open(queues: usize, functions: u8) -> Result<Opened, DeviceError> {
     let bytes = queue_config().shared_bytes()?;
-    let device =
-        doorbell_gpu::open(GpuOptions { gpu: GPU, queues, bytes, sms: None, language: None, ranks: None })?;
+    let device = doorbell_gpu::open(GpuOptions {
+        gpu: GPU,
+        queues,
+        bytes,
+        sms: None,
+        language: None,
+        ranks: None,
+        kept_bytes: None,
+    })?;
     let queues = queues as u8;
     let division = Division { queues, functions: functions.min(queues), bytes, ..Division::default() };
     let ports = Ports::divide(device, &division)?;
@@ -130,6 +138,7 @@ pub(crate) fn open_function(
         sms: None,
         language: None,
         ranks: None,
+        kept_bytes: None,
     })?;
     let ports = Ports::divide(device, &Division { queues: 2, functions: 1, bytes, ..Division::default() })?;
     let other = doorbell_host::QueueConfig { event_slots: 0, life_events: false, ..queue.clone() };

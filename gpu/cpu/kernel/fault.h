@@ -69,7 +69,13 @@
   fault(MeetsNobody)       /* engine 1: ranks of a team do not wait for each other */                          \
   fault(SkipsRows)         /* engine 1: a rank leaves its last rows out */                                     \
   fault(SwapsTile)         /* engine 1: two tiles of a matrix are swapped */                                   \
-  fault(JoinsLate)         /* engine 1: a rollout that joins others has its column a step late */
+  fault(JoinsLate)         /* engine 1: a rollout that joins others has its column a step late */              \
+  fault(KeepsOldPages)     /* engine 1: keys and values are kept although their generation was raised */       \
+  fault(OverlooksWriters)  /* engine 1: what a descriptor writes is overlooked in what is kept */              \
+  fault(TakesPartPages)    /* engine 1: a block that is kept in part is taken for whole */                     \
+  fault(FreesUnderReader)  /* engine 1: a page gets another block while a team reads it */                     \
+  fault(SharesPages)       /* engine 1: what is kept of one function is another's too */                       \
+  fault(KeepsFunction)     /* engine 1: what is kept of a function outlives its last queue pair */
 
 namespace cpu {
 

@@ -38,7 +38,7 @@ static_assert(Engines::has(2) && !Engines::has(3) && !Engines::has(0xFFFF), "and
 
 namespace cpu {
 
-Sizes kernel_sizes() { return Sizes{sizeof(DeviceState), kBlockThreads, language::Single::kTeams, language::kBenchState}; }
+Sizes kernel_sizes() { return Sizes{sizeof(DeviceState), kBlockThreads, language::Single::kTeams, language::kBenchState, sizeof(language::PageSet)}; }
 
 // A GPU gives a block whatever its shared memory held.
 void kernel_prepare_block() {
@@ -46,13 +46,14 @@ void kernel_prepare_block() {
   std::memset(static_cast<void*>(language::language_memory), 0xA5, sizeof language::language_memory);
 }
 
-void kernel_lane(void* state, void* models, void* caches, void* benches, uint64_t bench_bytes, const doorbell_cpu_options& options) {
+void kernel_lane(void* state, void* models, void* caches, void* benches, uint64_t bench_bytes, void* pages, const doorbell_cpu_options& options) {
   DeviceState* const of_device = static_cast<DeviceState*>(state);
   doorbell_mailbox* const mailboxes = static_cast<doorbell_mailbox*>(options.mailboxes);
   if (options.language_blocks == 0) return doorbell_persistent(of_device, mailboxes, options.queues);
   const auto kernel = options.language_small != 0 ? doorbell_language_small : doorbell_language;
   kernel(of_device, mailboxes, options.queues, static_cast<char*>(models), options.model_bytes, static_cast<char*>(caches),
-         options.cache_bytes, options.language_blocks, options.language_teams, options.language_columns, static_cast<char*>(benches), bench_bytes);
+         options.cache_bytes, options.language_blocks, options.language_teams, options.language_columns, static_cast<char*>(benches), bench_bytes,
+         static_cast<char*>(pages), options.page_set_bytes, options.page_sets);
 }
 
 void kernel_probe(void* arguments) {

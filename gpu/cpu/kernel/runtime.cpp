@@ -118,7 +118,8 @@ struct Device {
   doorbell_cpu_options options;
   Fault fault = Fault::kNone;
   // The kernel's own, and of engine 1 the models, and the keys and values of each block.
-  Memory state{nullptr, std::free}, models{nullptr, std::free}, caches{nullptr, std::free}, benches{nullptr, std::free};
+  Memory state{nullptr, std::free}, models{nullptr, std::free}, caches{nullptr, std::free}, benches{nullptr, std::free},
+      pages{nullptr, std::free};
   uint64_t bench_bytes = 0;
   Ranges ranges;
   std::atomic<uint32_t> readers[3 * 16] = {};  // teams that read the model, by its place
@@ -449,7 +450,8 @@ void lane_entry() {
   if (device.probe != nullptr) {
     kernel_probe(device.probe);
   } else {
-    kernel_lane(device.state.get(), device.models.get(), device.caches.get(), device.benches.get(), device.bench_bytes, device.options);
+    kernel_lane(device.state.get(), device.models.get(), device.caches.get(), device.benches.get(), device.bench_bytes, device.pages.get(),
+                device.options);
   }
   releases(Scope::kMachine);
   Lane& self = lane();
@@ -659,8 +661,9 @@ bool is_of_another(const void* address, uint64_t bytes) {
     return true;
   }
   if (in_caches < ranges.caches_bytes && bytes <= ranges.caches_bytes - in_caches) return true;
+  if (at - ranges.pages < ranges.pages_bytes && bytes <= ranges.pages_bytes - (at - ranges.pages)) return true;
   char text[128];
-  std::snprintf(text, sizeof text, "block %u accesses %llu bytes at %p, which is no model and no cache", block->index,
+  std::snprintf(text, sizeof text, "block %u accesses %llu bytes at %p, which is no model, no cache and no page", block->index,
                 static_cast<unsigned long long>(bytes), address);
   block->device.complain(text);
   // Before it follows what it read there.
@@ -747,6 +750,7 @@ extern "C" Device* doorbell_cpu_start(const doorbell_cpu_options* options) {
   cpu::plant(*device, options->fault);
   const cpu::Sizes sizes = cpu::kernel_sizes();
   const uint64_t caches = options->language_small != 0 ? options->language_blocks * sizes.teams : options->language_teams * options->language_columns;
+  const uint64_t pages = options->page_sets * (sizes.page_set + options->page_set_bytes);
   // Scratch of each block, as a GPU's has it.
   device->bench_bytes = sizes.bench + (1 << 20);
   const auto allocate = [](cpu::Memory& memory, uint64_t bytes) {
@@ -757,11 +761,12 @@ extern "C" Device* doorbell_cpu_start(const doorbell_cpu_options* options) {
   };
   if (!allocate(device->state, sizes.state) || !allocate(device->models, 3 * options->queues * options->model_bytes + 1) ||
       !allocate(device->caches, caches * options->cache_bytes + 1) ||
-      !allocate(device->benches, options->language_blocks * device->bench_bytes + 1))
+      !allocate(device->benches, options->language_blocks * device->bench_bytes + 1) || !allocate(device->pages, pages + 1))
     return nullptr;
   device->ranges = cpu::Ranges{reinterpret_cast<uintptr_t>(device->models.get()), reinterpret_cast<uintptr_t>(device->caches.get()),
                                3 * options->queues * options->model_bytes, options->model_bytes,
-                               caches * options->cache_bytes, reinterpret_cast<uintptr_t>(device->models.get())};
+                               caches * options->cache_bytes, reinterpret_cast<uintptr_t>(device->models.get()),
+                               reinterpret_cast<uintptr_t>(device->pages.get()), pages};
   const uint32_t grid = options->queues + options->worker_blocks + options->language_blocks;
   for (uint32_t k = 0; k < grid; k++)
     device->blocks.push_back(std::make_unique<cpu::Block>(*device, k, grid, sizes.block_threads));

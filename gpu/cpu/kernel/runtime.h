@@ -29,11 +29,15 @@ struct doorbell_cpu_options {
   uint64_t model_bytes, cache_bytes;
   // Teams of its blocks, where warps are none, and rollouts that each has at a time.
   uint32_t language_teams, language_columns;
+  // Keys and values that are kept: sets of pages, and bytes of the pages of each.
+  uint64_t page_set_bytes;
+  uint32_t page_sets, reserved;
 };
 // `RawOptions` of gpu/cpu/src/lib.rs asserts the same.
-static_assert(sizeof(doorbell_cpu_options) == 96 && offsetof(doorbell_cpu_options, seed) == 16 &&
+static_assert(sizeof(doorbell_cpu_options) == 112 && offsetof(doorbell_cpu_options, seed) == 16 &&
                   offsetof(doorbell_cpu_options, stress) == 24 && offsetof(doorbell_cpu_options, fault) == 40 &&
-                  offsetof(doorbell_cpu_options, memory_bytes) == 64 && offsetof(doorbell_cpu_options, cache_bytes) == 80,
+                  offsetof(doorbell_cpu_options, memory_bytes) == 64 && offsetof(doorbell_cpu_options, cache_bytes) == 80 &&
+                  offsetof(doorbell_cpu_options, page_set_bytes) == 96,
               "the layout of the host");
 
 namespace cpu {
@@ -73,10 +77,12 @@ struct Ranges {
   uintptr_t models = 0, caches = 0;
   uint64_t models_bytes = ~0ull, model_bytes = ~0ull, caches_bytes = 0;
   uintptr_t last = 0;  // the model that was streamed from last
+  uintptr_t pages = 0;
+  uint64_t pages_bytes = 0;
 };
 extern thread_local Ranges ranges;
 bool is_of_another(const void* address, uint64_t bytes);
-// Whether so many bytes lie within one model, or in a cache; else the device fails.
+// Whether so many bytes lie within one model, in a cache, or among what is kept; else the device fails.
 inline bool is_of_device(const void* address, uint64_t bytes) {
   const uint64_t in_model = reinterpret_cast<uintptr_t>(address) - ranges.last;
   return (in_model < ranges.model_bytes && bytes <= ranges.model_bytes - in_model) || is_of_another(address, bytes);
@@ -109,10 +115,11 @@ struct Sizes {
   uint32_t block_threads;
   uint32_t teams;  // of a block, where each warp is one
   size_t bench;    // what a block has of the state of its team
+  size_t page_set; // what is known of a set of pages
 };
 Sizes kernel_sizes();
 void kernel_prepare_block();
-void kernel_lane(void* state, void* models, void* caches, void* benches, uint64_t bench_bytes, const doorbell_cpu_options& options);
+void kernel_lane(void* state, void* models, void* caches, void* benches, uint64_t bench_bytes, void* pages, const doorbell_cpu_options& options);
 // One lane of a probe, which knows what `arguments` are.
 void kernel_probe(void* arguments);
 void kernel_exit(void* mailboxes, uint32_t queues);

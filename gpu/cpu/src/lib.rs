@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use doorbell_gpu::probes::{LanguageArguments, LanguageRun, LanguageTask, does_it_fit, sampled_of};
-use doorbell_gpu::{Engine, LanguageMemory, MAX_QUEUES};
+use doorbell_gpu::{Engine, LanguageMemory, MAX_QUEUES, Pages};
 use doorbell_host::memory::PAGE;
 use doorbell_host::{DeviceError, SharedMemory};
 use static_assertions::const_assert_eq;
@@ -48,15 +48,19 @@ struct RawOptions {
     cache_bytes: u64,
     language_teams: u32,
     language_columns: u32,
+    page_set_bytes: u64,
+    page_sets: u32,
+    reserved: u32,
 }
 
 // The offsets that `kernel/runtime.h` asserts.
-const_assert_eq!(size_of::<RawOptions>(), 96);
+const_assert_eq!(size_of::<RawOptions>(), 112);
 const_assert_eq!(offset_of!(RawOptions, seed), 16);
 const_assert_eq!(offset_of!(RawOptions, stress), 24);
 const_assert_eq!(offset_of!(RawOptions, fault), 40);
 const_assert_eq!(offset_of!(RawOptions, memory_bytes), 64);
 const_assert_eq!(offset_of!(RawOptions, cache_bytes), 80);
+const_assert_eq!(offset_of!(RawOptions, page_set_bytes), 96);
 
 /// A device of `kernel/runtime.cpp`.
 #[repr(C)]
@@ -89,6 +93,8 @@ pub struct Options {
     /// Blocks that run it, teams of them that take steps together, and rollouts that such a team has at a time. Where the model is small each warp is a
     /// team.
     pub teams: Teams,
+    /// Keys and values that blocks keep between descriptors; the default is none.
+    pub pages: Pages,
     /// Bytes of shared memory of each queue pair.
     pub bytes: usize,
     /// Seed of what is left to chance: delays, and when relaxed accesses take effect.
@@ -128,6 +134,7 @@ impl Default for Options {
             worker_blocks: 1,
             language: None,
             teams: Teams::default(),
+            pages: Pages::default(),
             bytes: 32 << 20,
             seed: 0,
             stress: false,
@@ -219,6 +226,9 @@ impl CpuKernel {
             cache_bytes: options.language.map_or(0, |language| language.cache_bytes.next_multiple_of(64)),
             language_teams: teams as u32,
             language_columns: columns as u32,
+            page_set_bytes: options.pages.set_bytes,
+            page_sets: options.pages.sets,
+            reserved: 0,
         };
         // SAFETY: the options are read during the call alone; the memory that they name outlives the device (see `drop`).
         let device = unsafe { doorbell_cpu_start(&raw) };
@@ -323,6 +333,9 @@ pub fn language(task: &LanguageTask<'_>, options: &Options) -> Result<LanguageRu
         cache_bytes: 0,
         language_teams: 0,
         language_columns: 0,
+        page_set_bytes: 0,
+        page_sets: 0,
+        reserved: 0,
         seed: options.seed,
         stress: options.stress.into(),
         weak: options.weak.into(),

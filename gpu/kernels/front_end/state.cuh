@@ -78,7 +78,7 @@ struct FrontEnd {
 
 #if defined(__CUDACC__)
 // The host asks for so much before it starts a kernel (gpu/src/info.rs).
-constexpr uint32_t kFrontEndBytes = 153792;
+constexpr uint32_t kFrontEndBytes = 153824;
 static_assert(sizeof(FrontEnd) == kFrontEndBytes, "the host refuses a GPU whose blocks have less shared memory");
 #endif
 

@@ -171,6 +171,11 @@ __device__ __noinline__ void join(FrontEnd& f, DeviceState& state, uint32_t queu
       store_function(function, make_uint4(Versions::word(0, 0, DOORBELL_SLOT_RESIDENT), 0, 0, 0));
       order::store_relaxed_gpu(&function.events, uint64_t{0});
       order::store_relaxed_gpu(&function.loaded, 0);
+      // R26: nothing that was kept of it is known any more.
+      for (uint64_t& era : state.eras[f.config.function]) {
+        const uint64_t seen = order::load_relaxed_gpu(&era);
+        if (!DOORBELL_FAULT(KeepsFunction)) order::store_relaxed_gpu(&era, seen >> 32 << 32 | static_cast<uint32_t>(seen + 1));
+      }
     }
     f.versions.slots = Versions::tagged(load_function(function), 0);
     f.loaded = order::load_relaxed_gpu(&function.loaded);
