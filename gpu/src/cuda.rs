@@ -777,7 +777,7 @@ mod tests {
     #[case::less_than_a_line(63, 0, 0)]
     #[case::a_small_card(1000, 1, 960)]
     #[case::one_and_a_half(18 << 20, 1, 18 << 20)]
-    #[case::many(2500 << 20, 208, 12_603_036 / 64 * 64)]
+    #[case::many(2500 << 20, 208, 12_603_072)]
     #[case::more_than_there_are(u64::MAX, 1 << 20, u64::MAX / (1 << 20) / 64 * 64)]
     fn pages_lie_in_sets(#[case] bytes: u64, #[case] sets: u32, #[case] set_bytes: u64) {
         let pages = Pages::of(bytes);

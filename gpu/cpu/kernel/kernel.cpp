@@ -38,6 +38,9 @@ static_assert(Engines::has(2) && !Engines::has(3) && !Engines::has(0xFFFF), "and
 
 namespace cpu {
 
+// ptxas of CUDA 13.5 gives an exchange behind the first 4 MB of a structure a wrong address.
+static_assert(offsetof(DeviceState, done) < (4u << 20), "what is changed by exchanges stands before `done`");
+
 Sizes kernel_sizes() { return Sizes{sizeof(DeviceState), kBlockThreads, language::Single::kTeams, language::kBenchState, sizeof(language::PageSet)}; }
 
 // A GPU gives a block whatever its shared memory held.
