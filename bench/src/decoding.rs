@@ -15,6 +15,8 @@ pub struct Decode {
     pub python: Option<String>,
     /// Threads of the host that compute beside the driver's.
     pub busy: usize,
+    /// Bytes of GPU memory in which keys and values stay between descriptors (R26), 0 for none; `None` is the GPU's default.
+    pub kept_bytes: Option<u64>,
 }
 
 /// A shape whose weights are drawn by hash: what they are costs no time.

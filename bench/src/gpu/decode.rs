@@ -67,7 +67,7 @@ pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> 
                 ));
                 continue;
             };
-            let mut bed = Bed::new(shape.shape(), &published, most.into(), context + STEPS)?;
+            let mut bed = Bed::new(shape.shape(), &published, most.into(), context + STEPS, what.kept_bytes)?;
             notes.push(format!(
                 "{}, context {context}: keys and values stay on the GPU between descriptors, in up to {} MB.",
                 shape.name(),
@@ -86,7 +86,7 @@ pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> 
             drop(host);
         }
         for batch in [1, 64].into_iter().filter(|&batch| fits(batch, PROMPT)) {
-            let mut bed = Bed::new(shape.shape(), &published, batch.into(), PROMPT + 1)?;
+            let mut bed = Bed::new(shape.shape(), &published, batch.into(), PROMPT + 1, what.kept_bytes)?;
             let (all, first) = bed.prompts(batch)?;
             prompts.push(Prompts { shape, batch, rate: f64::from(batch * PROMPT) / all, first });
         }
@@ -283,7 +283,13 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(shape: Shape, published: &Published, sequences: u64, positions: u32) -> Result<Self, BenchError> {
+    fn new(
+        shape: Shape,
+        published: &Published,
+        sequences: u64,
+        positions: u32,
+        kept_bytes: Option<u64>,
+    ) -> Result<Self, BenchError> {
         let blocks = u64::from(positions).div_ceil(32);
         let block = 2 * (shape.layers * shape.kv_heads * (64 + 32 * shape.head_width)) as u64;
         let slot = sequence_bytes(blocks);
@@ -305,6 +311,7 @@ impl Bed {
             queues: 1,
             bytes,
             language: Some(language),
+            kept_bytes,
             ..GpuOptions::default()
         };
         let driver = Driver::new(doorbell_gpu::open(options)?, config)?;

@@ -56,6 +56,9 @@ pub struct Args {
     /// decode: threads of the host that compute meanwhile
     #[arg(long, value_name = "N", default_value_t = 0)]
     busy: usize,
+    /// decode: bytes of GPU memory in which keys and values stay between descriptors, 0 for none; the GPU's default when not given
+    #[arg(long, value_name = "BYTES")]
+    kept_bytes: Option<u64>,
 }
 
 impl From<BenchError> for Failure {
@@ -118,6 +121,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         contexts: args.contexts,
         python: args.python,
         busy: args.busy,
+        kept_bytes: args.kept_bytes,
     };
     let held = match args.what {
         What::Lm | What::Npu | What::All => Held::new()?,
