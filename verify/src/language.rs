@@ -78,6 +78,22 @@ impl Given<'_> {
     /// # Panics
     /// If there is no prompt, no version, or the spans end before the sequence.
     pub fn check(&self, spans: &[(usize, &Version)], sampling: Sampling) -> Result<(), String> {
+        self.check_after(Reference::new(spans[0].1, self.prompt), spans, sampling)
+    }
+
+    /// The same, where some keys and values of the prompt are made already: `reference` has its tokens, and what the first spans make of them.
+    ///
+    /// # Errors
+    /// Likewise.
+    ///
+    /// # Panics
+    /// Likewise.
+    pub fn check_after(
+        &self,
+        mut reference: Reference,
+        spans: &[(usize, &Version)],
+        sampling: Sampling,
+    ) -> Result<(), String> {
         let Given { prompt, tokens, logps, blocks } = *self;
         let (_, version) = spans[0];
         let vocabulary = version.model.shape.vocabulary as u32;
@@ -86,7 +102,6 @@ impl Given<'_> {
                 "R26: the token of position {place} is beyond the vocabulary of {vocabulary}"
             ));
         }
-        let mut reference = Reference::new(version, prompt);
         reference.tokens.extend(tokens);
         let steps = reference.teach(spans, sampling, prompt.len());
         for (place, (step, &token)) in steps.iter().zip(tokens).enumerate() {

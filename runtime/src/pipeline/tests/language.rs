@@ -1,5 +1,6 @@
 //! Engine 1 in the pipeline: every trajectory is held to the oracle when it is stored, with its log-probabilities, keys and values.
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +8,7 @@ use doorbell_contract::HwImage;
 use doorbell_lm::micro;
 use doorbell_lm::sample::Sharpness;
 use doorbell_npu::Published;
-use doorbell_verify::language::{Given, Version};
+use doorbell_verify::language::{Given, Reference, Sampling, Version};
 use doorbell_verify::replay;
 
 use super::*;
@@ -55,6 +56,7 @@ impl Models {
         let memory = SequenceMemory::new(setup.options.clone(), device, spans.clone(), made.clone());
         let (models, checked, wrong) = (self.models.clone(), self.checked.clone(), self.wrong.clone());
         let requests = setup.requests.clone();
+        let begun = Mutex::new(Begun::default());
         store.check = Some(Box::new(move |finished| {
             let sequence = memory.read(finished).unwrap();
             let request = &requests[finished.request as usize % requests.len()];
@@ -65,7 +67,12 @@ impl Models {
             let versions: Vec<_> = spans.iter().map(|&(end, version)| (end, of(version))).collect();
             let given = Given { prompt: &prompt, tokens, logps: logps.as_deref(), blocks: blocks.as_deref() };
             let sampling = models[0].sampling(finished.seed, finished.device_rollout);
-            if let Err(what) = given.check(&versions, sampling) {
+            // One version has made the whole prompt, or several have.
+            let reference = match versions[0] {
+                (end, version) if end >= prompt.len() => begun.lock().unwrap().of(spans[0].1, version, &prompt),
+                (_, version) => Reference::new(version, &prompt),
+            };
+            if let Err(what) = given.check_after(reference, &versions, sampling) {
                 let what =
                     format!("request {} member {}: {what}; {spans:?}", finished.request, finished.member);
                 wrong.lock().unwrap().get_or_insert(what);
@@ -82,6 +89,30 @@ impl Models {
             }
         };
         LanguageParts { prompts: Box::new(prompts), made }
+    }
+}
+
+/// What the oracle has made of the prompts that it has met, by version: many rollouts have the same, or one that begins likewise.
+#[derive(Default)]
+struct Begun(HashMap<(u16, Vec<u32>), Reference>);
+
+impl Begun {
+    /// Tokens that prompts share where they differ behind them.
+    const PIECE: usize = 512;
+
+    fn of(&mut self, number: u16, version: &Version, prompt: &[u32]) -> Reference {
+        let key = (number, prompt.to_vec());
+        if let Some(reference) = self.0.get(&key) {
+            return reference.clone();
+        }
+        let mut reference = match prompt.split_at_checked(Self::PIECE) {
+            Some((piece, rest)) if !rest.is_empty() => self.of(number, version, piece),
+            _ => Reference::new(version, prompt),
+        };
+        reference.tokens = prompt.to_vec();
+        reference.teach(&[(prompt.len(), version)], Sampling::new(Sharpness::ONE, 0, 0), prompt.len());
+        self.0.insert(key, reference.clone());
+        reference
     }
 }
 
