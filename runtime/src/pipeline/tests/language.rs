@@ -69,7 +69,9 @@ impl Models {
             let sampling = models[0].sampling(finished.seed, finished.device_rollout);
             // One version has made the whole prompt, or several have.
             let reference = match versions[0] {
-                (end, version) if end >= prompt.len() => begun.lock().unwrap().of(spans[0].1, version, &prompt),
+                (end, version) if end >= prompt.len() => {
+                    begun.lock().unwrap().of(spans[0].1, version, &prompt)
+                }
                 (_, version) => Reference::new(version, &prompt),
             };
             if let Err(what) = given.check_after(reference, &versions, sampling) {
