@@ -612,8 +612,9 @@ class Worker {
   }
 
   // Brings the keys and values below the first position into the cache, and copies those of a shared prefix's last block to the
-  // sequence's own (R27). False if the table does not have them all. All threads call it.
-  __device__ bool gather(const Shape& shape) {
+  // sequence's own (R27). False if the table does not have them all. All threads call it. Not inlined: what it calls would cost the steps of a team
+  // registers.
+  __device__ __noinline__ bool gather(const Shape& shape) {
     const Sequence& sequence = job.sequence;
     const uint32_t whole = sequence.first / DOORBELL_BLOCK_TOKENS, left = sequence.first % DOORBELL_BLOCK_TOKENS;
     const uint32_t all = whole + (left != 0 ? 1 : 0);
