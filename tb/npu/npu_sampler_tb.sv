@@ -180,6 +180,7 @@ module npu_sampler_tb;
       if (run % 6 == 4) begin
         step.sharpness = 28'd1048576;
         count = 32 * between(3, 5) + between(1, 32);
+        if (step.scores) step.seed = 32'(below(count));
         for (int v = 0; v < count; v++) logits[v] = 16384 * (v / 32 - 2) + below(100);
       end
       // The highest twice, without noise: the first of them is the token.
