@@ -1,7 +1,8 @@
 // Device half of the completion queues.
 //
 // A slot and a record are reserved when a descriptor is handed out (R4 by credits). So no completion waits for one, and no worker keeps a
-// descriptor that has ended because its queue pair's list is long (R28). A completion is released when all token lines of its descriptor are acknowledged, so that whoever sees the completion sees the tokens.
+// descriptor that has ended because its queue pair's list is long (R28). A completion is released when all token lines of its descriptor are
+// acknowledged, so that whoever sees the completion sees the tokens.
 // Each queue pair's completions wait in a list of their own, in the order in which its descriptors end, which is that of each of its
 // rollouts (R5); its lines are answered in order, as they share an ID. So a write response that is withheld from one queue pair, or what
 // reads memory for it, delays the completions of that one and of no other. A completion is chosen only with a place among the writes in

@@ -255,7 +255,8 @@ module completion_ring_tb;
   endtask
 
   localparam int Own = (16 - Workers) / (2 * Queues);
-  int   records [0:Queues-1], leaving [0:Queues-1], gone_one [0:Queues-1], refusals = 0;     // that each queue pair has taken
+  // Records that each queue pair has taken, and whether one left in this cycle, and in the one before.
+  int   records [0:Queues-1], leaving [0:Queues-1], gone_one [0:Queues-1], refusals = 0;
   initial for (int k = 0; k < Queues; k++) begin records[k] = 0; leaving[k] = 0; gone_one[k] = 0; end
   int   faulty_seen = 0;                // records that are blamed
   int   put [0:Many-1];                 // records that were put together and are not written
@@ -425,22 +426,20 @@ module completion_ring_tb;
       run_some[w] = 1'b0;
     end
     line <= 1'b0;
-    if (done_valid || !want_done) begin
-      want_done <= 1'b0;
-      w = below(Workers);
-      if (!run_some[w]) begin_run(w);
-      if (run_some[w] && chance(80)) begin
-        next = run_done[w];
-        done        <= next;
-        done_addr   <= run_addr[w];
-        line_worker <= w;
-        line_queue  <= next.pair;
-        last_line   <= run_last[w];
-        if (run_left[w] != 0) begin
-          line        <= 1'b1;
-          run_left[w] = run_left[w] - 1;
-        end else want_done <= 1'b1;
-      end
+    want_done <= 1'b0;
+    w = below(Workers);
+    if (!run_some[w]) begin_run(w);
+    if (run_some[w] && chance(80)) begin
+      next = run_done[w];
+      done        <= next;
+      done_addr   <= run_addr[w];
+      line_worker <= w;
+      line_queue  <= next.pair;
+      last_line   <= run_last[w];
+      if (run_left[w] != 0) begin
+        line        <= 1'b1;
+        run_left[w] = run_left[w] - 1;
+      end else want_done <= 1'b1;
     end
 
     // The next acknowledgement: of a line or of a beat, at most one per cycle, in order per ID.
