@@ -68,11 +68,11 @@ pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> 
                 continue;
             };
             let mut bed = Bed::new(shape.shape(), &published, most.into(), context + STEPS, what.kept_bytes)?;
-            notes.push(format!(
-                "{}, context {context}: keys and values stay on the GPU between descriptors, in up to {} MB.",
-                shape.name(),
-                bed.driver.platform().kept_bytes() >> 20
-            ));
+            let kept = match bed.driver.platform().kept_bytes() >> 20 {
+                0 => "no keys and values stay on the GPU between descriptors".to_owned(),
+                most => format!("keys and values stay on the GPU between descriptors, in up to {most} MB"),
+            };
+            notes.push(format!("{}, context {context}: {kept}.", shape.name()));
             if policies.iter().all(|(of, _): &(DecodeShape, Times)| *of != shape) {
                 policies.push((shape, bed.policies(if quick { 5 } else { 20 })?));
             }

@@ -88,15 +88,7 @@ pub fn sections(quick: bool, functions: u8) -> Result<Vec<Section>, BenchError> 
 /// A device with one queue pair, which its driver has alone.
 fn open_alone() -> Result<Driver<GpuDevice>, DeviceError> {
     let bytes = queue_config().shared_bytes()?;
-    let device = doorbell_gpu::open(GpuOptions {
-        gpu: GPU,
-        queues: 1,
-        bytes,
-        sms: None,
-        language: None,
-        ranks: None,
-        kept_bytes: None,
-    })?;
+    let device = doorbell_gpu::open(GpuOptions { gpu: GPU, queues: 1, bytes, ..GpuOptions::default() })?;
     Driver::new(device, queue_config())
 }
 
@@ -109,15 +101,7 @@ struct Opened {
 /// A device of which so many functions, or as many as there are queue pairs, share the queue pairs.
 fn open(queues: usize, functions: u8) -> Result<Opened, DeviceError> {
     let bytes = queue_config().shared_bytes()?;
-    let device = doorbell_gpu::open(GpuOptions {
-        gpu: GPU,
-        queues,
-        bytes,
-        sms: None,
-        language: None,
-        ranks: None,
-        kept_bytes: None,
-    })?;
+    let device = doorbell_gpu::open(GpuOptions { gpu: GPU, queues, bytes, ..GpuOptions::default() })?;
     let queues = queues as u8;
     let division = Division { queues, functions: functions.min(queues), bytes, ..Division::default() };
     let ports = Ports::divide(device, &division)?;
@@ -131,15 +115,7 @@ pub(crate) fn open_function(
     queue: doorbell_host::QueueConfig,
 ) -> Result<[Driver<QueuePort<GpuDevice>>; 2], DeviceError> {
     let bytes = queue.shared_bytes()?;
-    let device = doorbell_gpu::open(GpuOptions {
-        gpu: GPU,
-        queues: 2,
-        bytes,
-        sms: None,
-        language: None,
-        ranks: None,
-        kept_bytes: None,
-    })?;
+    let device = doorbell_gpu::open(GpuOptions { gpu: GPU, queues: 2, bytes, ..GpuOptions::default() })?;
     let ports = Ports::divide(device, &Division { queues: 2, functions: 1, bytes, ..Division::default() })?;
     let other = doorbell_host::QueueConfig { event_slots: 0, life_events: false, ..queue.clone() };
     Ok([Driver::new(ports.take(0)?, queue)?, Driver::new(ports.take(1)?, other)?])
