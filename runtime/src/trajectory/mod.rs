@@ -5,6 +5,8 @@
 //! gives the rollout's id back once the record is stored. `docs/trajectories.md` tells the format of the log, what
 //! "stored" promises, and what is left after a crash.
 
+#[cfg(feature = "parquet")]
+mod columns;
 pub mod log;
 #[cfg(feature = "parquet")]
 pub mod parquet;

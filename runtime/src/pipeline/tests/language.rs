@@ -230,9 +230,8 @@ impl Setup {
 /// group, checkpoints: each trajectory has the oracle's bytes.
 #[rstest]
 fn r27_trajectories_are_the_oracles(
-    #[values(1, 4)] group: u32,
+    #[values((1, 0, true), (4, 7, false))] (group, checkpoint, roomy): (u32, u32, bool),
     #[values(0, 1, 45, 64)] prefill_tokens: u32,
-    #[values((0, true), (7, false))] (checkpoint, roomy): (u32, bool),
 ) {
     let count = if prefill_tokens == 1 { 12 } else { 24 };
     let options = Options { slots: 16, group, checkpoint, ..Options::default() };
@@ -249,10 +248,9 @@ fn r27_trajectories_are_the_oracles(
 /// R26: where blocks are few, rollouts that wait at a checkpoint give theirs back for others, and go on in other ones with the same bytes; some end
 /// there, by their score.
 #[rstest]
-fn r26_a_rollout_that_gave_its_blocks_back_goes_on_in_others(
-    #[values(1, 3)] group: u32,
-    #[values(0, 9000)] threshold: i32,
-) {
+#[case(1, 9000)]
+#[case(3, 0)]
+fn r26_a_rollout_that_gave_its_blocks_back_goes_on_in_others(#[case] group: u32, #[case] threshold: i32) {
     let options = Options { slots: 24, group, checkpoint: 5, ..Options::default() };
     let mut setup = setup(requests(50, 23), options, 0).swapping(300);
     (setup.blocks, setup.reward_threshold) = (setup.least_blocks() + 4, threshold);
@@ -267,8 +265,7 @@ fn r26_a_rollout_that_gave_its_blocks_back_goes_on_in_others(
 #[rstest]
 fn r20_versions_come_while_rollouts_run(
     #[values(PolicyMode::Wait, PolicyMode::Keep, PolicyMode::Abort)] mode: PolicyMode,
-    #[values(1, 3)] group: u32,
-    #[values(0, 45)] prefill_tokens: u32,
+    #[values((1, 0), (3, 45))] (group, prefill_tokens): (u32, u32),
 ) {
     let options = Options { slots: 12, group, checkpoint: 9, ..Options::default() };
     let mut setup = setup(requests(60, 11), options, prefill_tokens);
