@@ -12,10 +12,13 @@ fn host() -> Host {
 
 /// Up to and beyond the window of 41, from prompts around the ends of blocks.
 #[rstest]
-fn r06_a_rollout_is_the_oracles(
-    #[values(1, 31, 33, 64, 90)] prompt: usize,
-    #[values(0.0, 1.0)] temperature: f64,
-) {
+#[case(1, 1.0)]
+#[case(31, 0.0)]
+#[case(33, 1.0)]
+#[case(64, 0.0)]
+#[case(90, 0.0)]
+#[case(90, 1.0)]
+fn r06_a_rollout_is_the_oracles(#[case] prompt: usize, #[case] temperature: f64) {
     let mut host = host();
     let prompt = Draws(prompt as u64).prompt(prompt);
     let mut sequence = host.sequence(&prompt, prompt.len() + 45, temperature);

@@ -12,12 +12,19 @@ use rstest::rstest;
 
 use crate::host::*;
 
-/// Prompts around the ends of blocks, and of one token, which need no PREFILL.
+/// Prompts around the ends of blocks, and of one token, which need no PREFILL. Prompt and temperature do not meet in a device, so a
+/// prompt has one temperature, and the longest has all.
 #[rstest]
-fn r06_a_rollout_is_the_oracles(
-    #[values(1, 2, 31, 32, 33, 34, 65)] prompt: usize,
-    #[values(0.0, 0.5, 1.0)] temperature: f64,
-) {
+#[case(1, 0.5)]
+#[case(2, 1.0)]
+#[case(31, 0.0)]
+#[case(32, 0.5)]
+#[case(33, 1.0)]
+#[case(34, 0.0)]
+#[case(65, 0.0)]
+#[case(65, 0.5)]
+#[case(65, 1.0)]
+fn r06_a_rollout_is_the_oracles(#[case] prompt: usize, #[case] temperature: f64) {
     let mut host = Host::new();
     let prompt = Draws(prompt as u64).prompt(prompt);
     let mut sequence = host.sequence(&prompt, prompt.len() + 40, temperature);
