@@ -24,7 +24,7 @@ fn program() -> &'static Path {
         let (object, program) = (out.join(format!("{name}_runtime.o")), out.join(name));
         let compiler = || {
             let mut command = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
-            command.args(["-std=c++17", "-O2", "-fno-exceptions", "-fno-strict-aliasing", "-w"]);
+            command.args(["-std=c++17", "-O1", "-fno-exceptions", "-fno-strict-aliasing", "-w"]);
             for include in ["gpu/cpu/kernel", "gpu/kernels", "contract"] {
                 command.arg("-I").arg(root.join(include));
             }
@@ -56,10 +56,16 @@ fn run(command: &mut Command) -> Output {
 /// What the other queue pair does when the POLICY comes, and the model that it publishes: of the same shape, of another, with wider
 /// layers, with a directory that points nowhere.
 #[rstest]
-fn r19_a_publish_waits_for_the_rollouts_of_a_session_at_its_end(
-    #[values("disable", "busy", "after")] mode: &str,
-    #[values("same", "other", "wide", "hostile")] model: &str,
-) {
+#[case("disable", "same")]
+#[case("disable", "other")]
+#[case("disable", "wide")]
+#[case("disable", "hostile")]
+// Where the models do not meet, two of them are enough: the nearest and the furthest.
+#[case("busy", "same")]
+#[case("busy", "hostile")]
+#[case("after", "same")]
+#[case("after", "hostile")]
+fn r19_a_publish_waits_for_the_rollouts_of_a_session_at_its_end(#[case] mode: &str, #[case] model: &str) {
     let mut command = Command::new(program());
     command.args([mode, model, LAYERS]).env("TSAN_OPTIONS", "halt_on_error=1");
     let output = run(&mut command);
