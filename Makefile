@@ -43,6 +43,10 @@ smoke: setup ## A short run of the whole runtime, watched, and what it stored re
 	$(RELEASE) run --strict --group 4 --checkpoint 16 --store target/smoke $(ARGS)
 	$(RELEASE) trajectories verify target/smoke
 
+# Kernels for one architecture, where no GPU asks for another; `cargo xtask gpu-check` compiles them for all.
+ifeq (,$(wildcard /dev/nvidiactl))
+test: export DOORBELL_CUDA_ARCHITECTURES ?= 90a
+endif
 test: ## Every test, set-up included
 	$(XTASK) test
 

@@ -17,7 +17,7 @@ use std::process::exit;
 use std::{env, fs};
 
 use cache::Cache;
-use nvcc::{ARCHITECTURES, CACHE, INCLUDES, KERNELS, Nvcc, Places, STANDARD, VARIABLES};
+use nvcc::{ARCHITECTURES, CACHE, CHOICE, INCLUDES, KERNELS, Nvcc, Places, STANDARD, VARIABLES};
 
 fn main() {
     if let Err(message) = build() {
@@ -31,7 +31,7 @@ fn build() -> Result<(), String> {
     let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let root = real(manifest.parent().expect("the crate lies in the workspace"))?;
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for variable in VARIABLES {
+    for variable in VARIABLES.into_iter().chain([CHOICE]) {
         println!("cargo::rerun-if-env-changed={variable}");
     }
     println!("cargo::rerun-if-changed=build.rs");

@@ -27,6 +27,8 @@ const PTX_ARCHITECTURE: &str = "80";
 const PTX_VERSIONS: [&str; 6] = ["8.4", "8.5", "8.6", "8.7", "8.8", "9.0"];
 /// The language, as nvcc and NVRTC take it.
 pub const STANDARD: &str = "-std=c++17";
+/// The environment variable that chooses among [`ARCHITECTURES`], as in `90a` or `80,90a`. Those it leaves out take a minute or more of a core each.
+pub const CHOICE: &str = "DOORBELL_CUDA_ARCHITECTURES";
 /// Environment variables that decide which nvcc is used.
 pub const VARIABLES: [&str; 7] =
     ["DOORBELL_CUDA", "NVCC", "NVCC_APPEND_FLAGS", "CUDA_HOME", "CUDA_PATH", "XDG_CACHE_HOME", "HOME"];
@@ -59,6 +61,8 @@ pub struct Places {
     pub toolkits: Vec<PathBuf>,
     /// The virtual environment of `cargo xtask setup --gpu`.
     pub venv: Option<PathBuf>,
+    /// [`CHOICE`]; empty: all.
+    pub architectures: String,
 }
 
 impl Places {
@@ -75,6 +79,7 @@ impl Places {
             path: set("PATH").unwrap_or_default(),
             toolkits: toolkits.chain([PathBuf::from("/usr/local/cuda")]).collect(),
             venv: cache.map(|cache| cache.join("doorbell/cuda")),
+            architectures: env::var(CHOICE).unwrap_or_default(),
         }
     }
 
@@ -94,6 +99,11 @@ impl Places {
         if !self.switch.is_empty() {
             return Err(format!("DOORBELL_CUDA is {:?}: it can be `off`, or unset", self.switch));
         }
+        let wanted = chosen(&self.architectures)?;
+        Ok(self.first()?.map(|nvcc| Nvcc { wanted, ..nvcc }))
+    }
+
+    fn first(&self) -> Result<Option<Nvcc>, String> {
         if let Some(named) = &self.named {
             let program = self.in_path(named).unwrap_or_else(|| named.clone());
             let nvcc =
@@ -176,6 +186,8 @@ pub struct Nvcc {
     pub program: PathBuf,
     /// The toolkit's version.
     pub version: Version,
+    /// Of [`ARCHITECTURES`], those for which machine code is wanted.
+    wanted: Vec<&'static str>,
 }
 
 impl Nvcc {
@@ -183,10 +195,10 @@ impl Nvcc {
         let text = said(Command::new(&program).arg("--version"))?;
         let version = version_of(&text)
             .ok_or_else(|| format!("{} --version does not give a version, but: {text}", program.display()))?;
-        Ok(Self { program, version })
+        Ok(Self { program, version, wanted: ARCHITECTURES.to_vec() })
     }
 
-    /// Those of [`ARCHITECTURES`] that this compiler knows.
+    /// Those of [`ARCHITECTURES`] that are wanted and that this compiler knows.
     ///
     /// # Errors
     /// When it does not run.
@@ -196,7 +208,7 @@ impl Nvcc {
             let generation = architecture.trim_end_matches(char::is_alphabetic);
             known.lines().any(|line| line.trim().strip_prefix("compute_") == Some(generation))
         };
-        Ok(ARCHITECTURES.into_iter().filter(knows).collect())
+        Ok(self.wanted.iter().copied().filter(knows).collect())
     }
 
     /// The kernels, compiled for each of [`Nvcc::architectures`], side by side. What was compiled before, of the same sources
@@ -317,6 +329,23 @@ pub struct MachineCode {
     pub report: PathBuf,
     /// The PTX that it was made of, where that is what other architectures take.
     pub ptx: Option<PathBuf>,
+}
+
+/// Those of [`ARCHITECTURES`] that `list` names; all, where it names none.
+///
+/// # Errors
+/// When it names another one.
+fn chosen(list: &str) -> Result<Vec<&'static str>, String> {
+    let names: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    match names.iter().find(|name| !ARCHITECTURES.contains(name)) {
+        Some(unknown) => Err(format!(
+            "{CHOICE} names {unknown:?}: it lists some of {}, as in {CHOICE}=80,90a, or is unset",
+            ARCHITECTURES.join(", ")
+        )),
+        None => {
+            Ok(ARCHITECTURES.into_iter().filter(|known| names.is_empty() || names.contains(known)).collect())
+        }
+    }
 }
 
 /// The number in `Cuda compilation tools, release 12.4, V12.4.131`.

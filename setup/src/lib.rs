@@ -461,6 +461,7 @@ mod tests {
             path: dir.path().into(),
             toolkits: vec![],
             venv: Some(dir.path().join("venv")),
+            architectures: String::new(),
         };
         let kernels = dir.path().join("kernels.cu");
         fs::write(&kernels, "").unwrap();
@@ -712,6 +713,29 @@ mod tests {
         set_up(&host, CHECK_GPU).unwrap();
         host.compilers.switch = "no".into();
         assert!(set_up(&host, CHECK_GPU).unwrap_err().to_string().contains("DOORBELL_CUDA is \"no\""));
+    }
+
+    #[rstest]
+    #[case("", &["80", "90a", "100"])]
+    #[case("90a", &["90a"])]
+    #[case(" 100, 80,", &["80", "100"])]
+    fn architectures_are_chosen(#[case] list: &str, #[case] expected: &[&str]) {
+        let (dir, host) = host_without_nvcc("13.1");
+        let known = "compute_80\ncompute_90\ncompute_100\n";
+        fake(dir.path(), "nvcc", &format!("printf 'release 13.1, V13.1.0\n{known}'"));
+        let compilers = Places { architectures: list.to_owned(), ..host.compilers };
+        assert_eq!(compilers.find().unwrap().unwrap().architectures().unwrap(), expected);
+    }
+
+    #[test]
+    fn an_architecture_that_is_not_known_is_refused() {
+        let (_dir, host) = host_without_nvcc("13.1");
+        let compilers = Places { architectures: "80,89".to_owned(), ..host.compilers };
+        let error = compilers.find().unwrap_err();
+        assert!(
+            error.contains("DOORBELL_CUDA_ARCHITECTURES names \"89\"") && error.contains("80, 90a, 100"),
+            "{error}"
+        );
     }
 
     /// A machine where nothing is missing but cocotb, with a Python whose pip does `install`.

@@ -15,7 +15,7 @@ use anyhow::{Context, Error, Result, bail, ensure};
 use crate::steps::Steps;
 use crate::test::FULL;
 use doorbell_setup::cache::Cache;
-use doorbell_setup::nvcc::{ARCHITECTURES, CACHE, Nvcc, Places, said};
+use doorbell_setup::nvcc::{ARCHITECTURES, CACHE, CHOICE, Nvcc, Places, said};
 use doorbell_setup::{shell, target};
 
 /// Compiles with nvcc and, where it is, NVRTC.
@@ -82,7 +82,7 @@ fn check(root: &Path, nvcc: &Nvcc) -> Result<()> {
     ensure!(!codes.is_empty(), "this nvcc knows none of sm_{}", ARCHITECTURES.join(", sm_"));
     for unknown in ARCHITECTURES.iter().filter(|known| codes.iter().all(|code| code.architecture != **known))
     {
-        println!("sm_{unknown} is left out: this nvcc does not know it");
+        println!("sm_{unknown} is left out: this nvcc does not know it, or {CHOICE} does not name it");
     }
     let mut rows = vec![];
     for code in codes {

@@ -77,7 +77,7 @@ const PURPOSES: [(&str, &str); 10] = [
     ),
     ("formal", "no wake-up is lost, and eight further properties, for every order of small blocks"),
     ("cocotb", "the RTL as an integrator sees it, from Python, on two simulators"),
-    ("gpu-check", "the kernels compile for every architecture, spill no register and fence each proxy"),
+    ("gpu-check", "the kernels compile, spill no register and fence each proxy"),
     ("cargo test: build", "the devices verilated and compiled, and every program of tests"),
     (
         "cargo test",

@@ -13,7 +13,9 @@ mod fake;
 /// Runs xtask with `path` as the only directory of `PATH`.
 fn xtask(path: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
-    for variable in ["VERILATOR", "DOORBELL_CUDA", "NVCC", "CUDA_HOME", "CUDA_PATH"] {
+    for variable in
+        ["VERILATOR", "DOORBELL_CUDA", "DOORBELL_CUDA_ARCHITECTURES", "NVCC", "CUDA_HOME", "CUDA_PATH"]
+    {
         command.env_remove(variable);
     }
     command
