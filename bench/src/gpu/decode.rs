@@ -360,7 +360,9 @@ impl Bed {
 
     fn prefill(&self, number: u32, length: u32) -> HwDesc {
         let kv_offset = u64::from(number) * self.slot;
-        HwDesc { model_id: MODEL, kv_offset, ..HwDesc::open_group(number + 7, length, 0) }
+        // Of its own rollout, as its DECODE is: those of one rollout run one behind the other (R5).
+        let rollout_id = number + 7;
+        HwDesc { model_id: MODEL, kv_offset, rollout_id, ..HwDesc::prefill(rollout_id, length) }
             .with_version(self.version)
     }
 
