@@ -10,7 +10,7 @@ namespace language {
 constexpr uint32_t kNoLane = 0xFFFFFFFFu;
 
 // What the leader does next with what it has taken.
-enum Action : uint32_t { kGoesOn, kAdmits, kLetsRunAlone, kGoesHome };
+enum Action : uint32_t { kGoesOn, kAdmits, kLetsRunAlone, kGoesHome, kHelpsOthers };
 
 template <typename Team>
 class Rank {
@@ -31,7 +31,9 @@ class Rank {
       if (order.what == kTakesAlone) {
         run_alone(0);
       } else if (order.what == kTakesChunks) {
-        take_chunks();
+        take_chunks(state, ranks.rank);
+      } else if (order.what == kHelps) {
+        take_chunks(*order.helped, order.first_chunk + ranks.rank);
       } else {
         take_step();
       }
@@ -71,7 +73,7 @@ class Rank {
       hub.prefill = kNoLane;
       hub.tiles = kTiles;
       hub.image = nullptr;
-      hub.has_waited = false;
+      hub.has_waited = hub.has_ticket = false;
     }
     __syncthreads();
     for (;;) {
@@ -81,6 +83,10 @@ class Rank {
       __syncthreads();
       if (action == kAdmits) {
         admit(what, lane);
+        continue;
+      }
+      if (action == kHelpsOthers) {
+        help();
         continue;
       }
       if (action == kLetsRunAlone && let_run_alone(what)) continue;
@@ -112,7 +118,10 @@ class Rank {
       if (hub.active == 0) {
         // With nothing else to do it waits.
         hub.tiles = kTiles;
-        own.take_ticket();
+        if (!wait_for_ticket(own)) {
+          hub.action = kHelpsOthers;
+          return;
+        }
       } else if (!own.try_ticket()) {
         return;
       }
@@ -144,6 +153,73 @@ class Rank {
     if (!begins && !any.is_abandoned(queue, place_index)) return;
     hub.action = kAdmits;
     hub.lane = __ffs(free) - 1;
+  }
+
+  // Waits for what comes with a ticket, and meanwhile for a team that asks for help: then false, and the ticket is kept. One thread calls it.
+  __device__ __forceinline__ bool wait_for_ticket(Worker<Team>& own) {
+    if (!hub.has_ticket) hub.ticket = order::take_tickets_gpu(&launch.state->work[kForBlocks].head, 1);
+    hub.has_ticket = true;
+    order::store_relaxed_gpu(&state.help, kIsFree);
+    for (uint32_t spins = 0;;) {
+      if (order::load_relaxed_gpu(&state.help) == kIsTold && order::load_acquire_gpu(&state.help) == kIsTold) return false;
+      if (own.look_for(hub.ticket, [&] { return order::compare_swap_relaxed_gpu(&state.help, kIsFree, kIsBusy) == kIsFree; })) break;
+      relax(spins);
+    }
+    hub.has_ticket = false;
+    return true;
+  }
+
+  // Takes chunks of another team's prompt. All threads call it.
+  __device__ __noinline__ void help() {
+    if (threadIdx.x == 0) {
+      Order& order = state.order;
+      order.what = kHelps;
+      order.begins = true;
+      order.helped = state.helped;
+      order.first_chunk = state.first_chunk;
+      order.image = state.helped->order.image;
+    }
+    __syncthreads();
+    ranks.meet();
+    follow();
+    take_chunks(*state.order.helped, state.order.first_chunk);
+    ranks.meet();
+  }
+
+  // The first block of a team, among those of engine 1.
+  __device__ __forceinline__ uint32_t first_of(uint32_t number) const {
+    return static_cast<uint32_t>(static_cast<uint64_t>(number) * launch.language.blocks / launch.language.teams);
+  }
+  __device__ __forceinline__ TeamState& state_of(uint32_t number) const {
+    return *reinterpret_cast<TeamState*>(launch.language.benches + launch.language.bench_bytes * first_of(number));
+  }
+
+  // Asks teams that have nothing to help with so many chunks. Returns how many ranks take some; `hub.asked` teams help. One thread calls it.
+  __device__ __noinline__ uint32_t ask_for_help(uint32_t chunks) {
+    uint32_t all = ranks.count;
+    hub.asked = 0;
+    for (uint32_t k = 1; k < launch.language.teams && all < chunks; k++) {
+      const uint32_t number = (team + k) % launch.language.teams, of_team = first_of(number + 1) - first_of(number);
+      if (all + of_team > kMostChunks) break;
+      uint32_t* const word = &state_of(number).help;
+      if (order::load_relaxed_gpu(word) != kIsFree || order::compare_swap_relaxed_gpu(word, kIsFree, kIsAsked) != kIsFree) continue;
+      state.asked[hub.asked++] = number;
+      all += of_team;
+    }
+    return all;
+  }
+
+  // Tells them to help with the order, or that there is nothing to do. One thread calls it.
+  __device__ __noinline__ void tell_helpers(bool goes_on) const {
+    uint32_t first = ranks.count;
+    for (uint32_t k = 0; k < hub.asked; k++) {
+      const uint32_t number = state.asked[k];
+      TeamState& other = state_of(number);
+      other.helped = &state;
+      other.first_chunk = first + (DOORBELL_FAULT(HelpsElsewhere) ? 1 : 0);
+      first += first_of(number + 1) - first_of(number);
+      order::store_release_gpu(&other.help, goes_on ? kIsTold : kIsFree);
+    }
   }
 
   // Begins with a rollout on a lane. All threads call it.
@@ -204,10 +280,11 @@ class Rank {
       r.abandoned = own.is_abandoned(r.queue, r.place_index);
       job.position = sequence.first + r.made;
       job.steps = !r.abandoned;
+      hub.ranks = ask_for_help(r.abandoned ? 0 : (sequence.end - job.position / kBlock * kBlock + kBlock - 1) / kBlock);
     }
     __syncthreads();
     const uint32_t position = job.position, base = position / kBlock * kBlock;
-    const uint32_t end = min(sequence.end, base + kBlock * ranks.count), chunks = (end - base + kBlock - 1) / kBlock;
+    const uint32_t end = min(sequence.end, base + kBlock * hub.ranks), chunks = (end - base + kBlock - 1) / kBlock;
     bool goes_on = job.steps;
     const uint32_t lane_in_warp = threadIdx.x % kWarp;
     for (uint32_t chunk = threadIdx.x / kWarp; goes_on && chunk < chunks; chunk += Team::kWarps) {
@@ -248,13 +325,17 @@ class Rank {
       order.logps = launch.state->sessions[r.queue].logp_base + (sequence.tokens - launch.state->sessions[r.queue].token_base) + 4ull * position;
       order.abandon = &launch.state->abandon[r.queue * 32];
       order.session = place.session;
+      order.ranks = hub.ranks;
+      order.met = order::load_relaxed_gpu(&state.together);
     }
     __syncthreads();
     goes_on = hub.count != 0;
+    // Behind the barrier all of the order is there.
+    if (threadIdx.x == 0) tell_helpers(goes_on);
     if (goes_on) {
       ranks.meet();
       follow();
-      goes_on = take_chunks();
+      goes_on = take_chunks(state, 0);
       ranks.meet();
     }
     if (threadIdx.x == 0) {
@@ -408,14 +489,22 @@ class Rank {
     if (state.order.begins != 0) Block<Team>::begin(state.order.image);
   }
 
-  // The rank's block of the positions that the order names. False if the session ended in the middle. All threads call it.
-  __device__ __noinline__ bool take_chunks() {
-    const Order& order = state.order;
+  // A block of the positions that a team's order names, the rank's of all that take some. False if the session ended in the middle. All threads call it.
+  __device__ __noinline__ bool take_chunks(TeamState& of, uint32_t number) {
+    Helpers helpers(of, number, of.order.ranks);
+    const bool goes_on = take_chunk(of, number, helpers);
+    // Those that help have made their keys and values.
+    helpers.meet();
+    return goes_on;
+  }
+
+  __device__ __forceinline__ bool take_chunk(TeamState& of, uint32_t number, Helpers& helpers) {
+    const Order& order = of.order;
     const uint32_t base = order.position / kBlock * kBlock, end = order.position + order.count;
-    const uint32_t begin = max(order.position, base + kBlock * ranks.rank), stop = min(end, base + kBlock * (ranks.rank + 1));
+    const uint32_t begin = max(order.position, base + kBlock * number), stop = min(end, base + kBlock * (number + 1));
     const uint32_t session = order.session;
     const uint32_t* const abandon = order.abandon;
-    const auto ends = [&] { return ranks.meet_for([&] { return order::load_relaxed_gpu(abandon) == session ? 1u : 0u; }); };
+    const auto ends = [&] { return helpers.meet_for([&] { return order::load_relaxed_gpu(abandon) == session ? 1u : 0u; }); };
     if (begin >= stop) {
       const uint32_t layers = Shape::read(order.image).layers;
       for (uint32_t layer = 0; layer < layers; layer++)
@@ -423,8 +512,8 @@ class Rank {
       return true;
     }
     const uint64_t block_bytes = Shape::read(order.image).kv_block();
-    const Chunk chunk{order.local + block_bytes * (begin / kBlock), reinterpret_cast<char*>(state.blocks[ranks.rank]), scratch, begin, stop - begin};
-    const uint32_t* const tokens = state.tokens + (begin - base);
+    const Chunk chunk{order.local + block_bytes * (begin / kBlock), reinterpret_cast<char*>(of.blocks[number]), scratch, begin, stop - begin};
+    const uint32_t* const tokens = of.tokens + (begin - base);
     if (!Block<Team>::prefill(chunk, order.local, [&](uint32_t k) { return tokens[k]; }, ends)) return false;
     if (order.scores == 0) return true;
     for (uint32_t k = 0; k < chunk.count; k++) {
@@ -432,7 +521,7 @@ class Rank {
       __syncthreads();
       if (hub.gone) return false;
       Sampling sampling = order.sampling;
-      sampling.given = state.following[begin - base + k];
+      sampling.given = of.following[begin - base + k];
       const Sampled sampled = Block<Team>::score(chunk, k, sampling);
       const uint32_t at = begin + k - order.position + (DOORBELL_FAULT(ScoresEarly) ? 0 : 1);
       if (threadIdx.x == 0) order::store_relaxed_sys(reinterpret_cast<uint32_t*>(order.logps) + at, sampled.logp);

@@ -8,6 +8,8 @@ namespace language {
 
 // Ranks of a team, at most.
 constexpr uint32_t kMostRanks = 64;
+// Chunks of a prompt that ranks take at a time, at most: those of its team, and of teams that help it.
+constexpr uint32_t kMostChunks = 128;
 
 // A rollout's part of a step: its token at its position, and where its keys and values are.
 struct alignas(16) Column {
@@ -19,7 +21,10 @@ struct alignas(16) Column {
 };
 
 // What the leader, rank 0, tells the others to do.
-enum Command : uint32_t { kEnds, kTakesChunks, kTakesStep, kTakesAlone };
+enum Command : uint32_t { kEnds, kTakesChunks, kTakesStep, kTakesAlone, kHelps };
+
+// What a team is to others: whether its leader waits for a ticket, has been asked for help, and has been told what to help with.
+enum Help : uint32_t { kIsBusy, kIsFree, kIsAsked, kIsTold };
 
 struct Order {
   uint32_t what;       // a Command
@@ -29,9 +34,13 @@ struct Order {
   uint32_t scores;     // whether positions of chunks are scored
   uint32_t truncates;  // columns of a step whose draws are truncated, a bit each
   uint32_t session;    // that a chunk is of
+  uint32_t ranks;      // that take chunks, of this team and of others
+  uint32_t met;        // what `together` was before them
   const char* image;
   char* local;         // keys and values of the sequence of chunks
   uint64_t logps;      // bus address of the log-probability of the token at `position`
+  struct TeamState* helped;  // the team whose chunks are to be taken, the first of them
+  uint32_t first_chunk;
   const uint32_t* abandon;
   Sampling sampling;
 };
@@ -50,17 +59,22 @@ enum Lap : uint32_t {
 // What the ranks of a team share, in device memory: zero before the kernel starts.
 struct TeamState {
   alignas(128) uint32_t arrived;   // ranks that have come to meetings, all together
-  alignas(128) uint32_t words[2];  // of the leader, each for every other meeting
   alignas(128) uint32_t alone;     // ranks that run a rollout alone
   uint32_t is_over;                // whether nobody begins another
   uint32_t exits;                  // how many of them were told to end
+  alignas(128) uint32_t together;  // ranks that have come to meetings of all that take chunks, all together
+  uint32_t said[2];                // of the leader, each for every other such meeting
+  alignas(128) uint32_t help;      // a Help
+  struct TeamState* helped;        // what it is told: as Order has them
+  uint32_t first_chunk;
   alignas(128) Order order;
   alignas(128) Total totals[kTotals][kColumns];
   Column columns[kColumns];
   Sampled sampled[kColumns];
-  uint64_t blocks[kMostRanks];                // bus addresses of those of chunks
-  uint32_t tokens[kMostRanks * kBlock];       // of chunks, from the first block's first position on
-  uint32_t following[kMostRanks * kBlock];    // the tokens behind them, if they are scored
+  uint64_t blocks[kMostChunks];              // bus addresses of those of chunks
+  uint32_t tokens[kMostChunks * kBlock];     // of chunks, from the first block's first position on
+  uint32_t following[kMostChunks * kBlock];  // the tokens behind them, if they are scored
+  uint32_t asked[kMostChunks];               // teams that help; the leader's
   Candidate candidates[kMostRanks][kColumns];
 };
 
@@ -101,11 +115,41 @@ class Ranks {
     __syncthreads();
     if (threadIdx.x == 0 && count != 1) {
       order::add_release_gpu(&state.arrived, 1);
-      const uint32_t goal = ++reinterpret_cast<Tables*>(language_memory)->meetings * count;
-      for (uint32_t spins = 0; static_cast<int32_t>(order::load_acquire_gpu(&state.arrived) - goal) < 0 && !DOORBELL_FAULT(MeetsNobody);) {
-        if (spins < kSoon) DOORBELL_SOON();
-        relax(spins);
-      }
+      wait_for(&state.arrived, ++reinterpret_cast<Tables*>(language_memory)->meetings * count);
+    }
+    __syncthreads();
+  }
+
+  // Waits until a word has come to `goal`, to which others add. One thread calls it.
+  static __device__ __forceinline__ void wait_for(const uint32_t* word, uint32_t goal) {
+    for (uint32_t spins = 0; static_cast<int32_t>(order::load_acquire_gpu(word) - goal) < 0 && !DOORBELL_FAULT(MeetsNobody);) {
+      if (spins < kSoon) DOORBELL_SOON();
+      relax(spins);
+    }
+  }
+
+ private:
+  // Looks that are expected to be enough: what waits for longer lets others come first.
+  static constexpr uint32_t kSoon = 256;
+#ifdef DOORBELL_PHASES
+  long long laps_[kLaps] = {}, last_ = 0;
+#endif
+};
+
+// The ranks that take chunks of a prompt: those of its team, and of teams that help it. All threads call its functions.
+class Helpers {
+ public:
+  // The team whose prompt it is, the number of this rank's chunk, and all ranks.
+  __device__ __forceinline__ Helpers(TeamState& state, uint32_t number, uint32_t count)
+      : state_(state), number_(number), count_(count), goal_(state.order.met) {}
+
+  // Waits for all of them, as Ranks::meet does.
+  __device__ __forceinline__ void meet() {
+    __syncthreads();
+    goal_ += count_;
+    if (threadIdx.x == 0 && count_ != 1) {
+      order::add_release_gpu(&state_.together, 1);
+      Ranks::wait_for(&state_.together, goal_);
     }
     __syncthreads();
   }
@@ -114,20 +158,17 @@ class Ranks {
   template <typename Word>
   __device__ __forceinline__ bool meet_for(Word word) {
     // The leader writes a word again when all have come to the meeting behind, and so have read it.
-    uint32_t* const at = &state.words[turn_ % 2];
+    uint32_t* const at = &state_.said[turn_ % 2];
     turn_++;
-    if (rank == 0 && threadIdx.x == 0) order::store_relaxed_gpu(at, word());
+    if (number_ == 0 && threadIdx.x == 0) order::store_relaxed_gpu(at, word());
     meet();
     return order::load_relaxed_gpu(at) != 0;
   }
 
  private:
-  // Looks that are expected to be enough: what waits for longer lets others come first.
-  static constexpr uint32_t kSoon = 256;
-  uint32_t turn_ = 0;
-#ifdef DOORBELL_PHASES
-  long long laps_[kLaps] = {}, last_ = 0;
-#endif
+  TeamState& state_;
+  const uint32_t number_, count_;
+  uint32_t goal_, turn_ = 0;
 };
 
 }  // namespace language

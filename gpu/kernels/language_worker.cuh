@@ -175,7 +175,11 @@ struct Hub {
   const char* image;   // of all rollouts
   bool gone;           // whether the session of a chunk has ended
   bool has_waited;     // whether it has let others take what waits
-  uint8_t good[kMostRanks];  // positions of each chunk that can be taken
+  uint8_t good[kMostChunks];  // positions of each chunk that can be taken
+  uint32_t ticket;            // that it waits with while it has nothing, and helps others
+  bool has_ticket;
+  uint32_t asked;             // teams that help with a prompt
+  uint32_t ranks;             // that take its chunks
   uint32_t left;             // lanes whose rollouts leave behind a step, a bit each
   uint32_t pages[kWarp];     // of the blocks that a lane's rollout brings or keeps
 };
@@ -284,20 +288,25 @@ class Worker {
   }
 
   __device__ void take_ticket(uint32_t ticket) {
+    for (uint32_t spins = 0; !look_for(ticket, [] { return true; });) relax(spins);
+  }
+
+  // Takes what has come with a ticket, if something has, and may() says so.
+  template <typename May>
+  __device__ __forceinline__ bool look_for(uint32_t ticket, May may) {
     WorkQueue& work = state.work[kForBlocks];
     uint64_t* const slot = &work.slots[ticket % kWorkSlots];
-    for (uint32_t spins = 0;;) {
-      // An acquire would empty the first cache at every look, for all teams of the multiprocessor: it comes behind the look that found something.
-      uint64_t entry = order::load_relaxed_gpu(slot);
-      if (entry >> 32 == work_entry(ticket, 0) >> 32 && static_cast<uint32_t>(entry) > kAwaited) {
-        entry = order::load_acquire_gpu(slot);
-        job.what = static_cast<uint32_t>(entry);
-        job.mine = worker::take_over(state, slot, ticket, entry);
-        return;
-      }
-      if (entry == work_entry(ticket, kVacant)) order::compare_swap_relaxed_gpu(slot, entry, work_entry(ticket, kAwaited));
-      relax(spins);
+    // An acquire would empty the first cache at every look, for all teams of the multiprocessor: it comes behind the look that found something.
+    uint64_t entry = order::load_relaxed_gpu(slot);
+    if (entry >> 32 == work_entry(ticket, 0) >> 32 && static_cast<uint32_t>(entry) > kAwaited) {
+      if (!may()) return false;
+      entry = order::load_acquire_gpu(slot);
+      job.what = static_cast<uint32_t>(entry);
+      job.mine = worker::take_over(state, slot, ticket, entry);
+      return true;
     }
+    if (entry == work_entry(ticket, kVacant)) order::compare_swap_relaxed_gpu(slot, entry, work_entry(ticket, kAwaited));
+    return false;
   }
 
   // What the front end has told the DECODE at a place: to end as kStop or kKeep says, or 0. A PREFILL is told nothing.

@@ -105,7 +105,7 @@ const TWO_TEAMS: &str = "4/2/3";
 const ONE_PAGE: &str = "1";
 
 /// Mistakes planted in engine 1, and a test that has to notice each.
-const FAULTS: [(&str, &str); 33] = [
+const FAULTS: [(&str, &str); 34] = [
     ("ChangesTable", "rollouts::r06_"),
     ("DropsBin", "rollouts::r06_"),
     ("DropsLowestBin", "extremes::r06_the_third_bin"),
@@ -134,6 +134,7 @@ const FAULTS: [(&str, &str); 33] = [
     ("SharesPages", "wire::r26_what_is_kept_of_a_function_is_its_own"),
     ("KeepsFunction", "wire::r26_what_is_kept_of_a_function_ends"),
     ("FreesUnderReader", "rollouts_that_wait_for_blocks_share_a_prefix"),
+    ("HelpsElsewhere", "rollouts::r27_a_prompt_may"),
     ("MeetsNobody", "rollouts::r06_"),
     ("SkipsRows", "rollouts::r06_"),
     ("SwapsTile", "rollouts::r06_"),
@@ -159,7 +160,7 @@ fn what_is_planted_is_noticed() {
             "KeepsOldPages" | "OverlooksWriters" | "TakesPartPages" | "SharesPages" | "KeepsFunction" => {
                 "block"
             }
-            "FreesUnderReader" => TWO_TEAMS,
+            "FreesUnderReader" | "HelpsElsewhere" => TWO_TEAMS,
             _ => "warp",
         };
         // Two mistakes show only while others run: two teams meet at a page in about half of all runs, and a busy machine may hide the other one.
@@ -560,9 +561,10 @@ impl Large {
     }
 
     fn prefill(&self, number: u64, length: usize) -> HwDesc {
-        let id = number as u32 + 7;
+        // Of its own rollout: those of one rollout run one behind the other (R5).
+        let rollout_id = number as u32 + 7;
         let kv_offset = number * LARGE_SLOT;
-        HwDesc { model_id: 1, kv_offset, ..HwDesc::open_group(id, length as u32, 0) }.with_version(1)
+        HwDesc { model_id: 1, kv_offset, rollout_id, ..HwDesc::prefill(rollout_id, length as u32) }.with_version(1)
     }
 
     /// Everything that the sequences have: keys and values, tokens, log-probabilities.

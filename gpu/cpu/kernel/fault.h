@@ -67,6 +67,7 @@
   fault(SwapsColumns)      /* engine 1: two positions of a chunk of a prompt have each other's shifts */       \
   fault(TakesLongChunk)    /* engine 1: a chunk of a prompt goes on behind a token that is none */             \
   fault(MeetsNobody)       /* engine 1: ranks of a team do not wait for each other */                          \
+  fault(HelpsElsewhere)    /* engine 1: a team that helps with a prompt takes the chunk behind its own */        \
   fault(SkipsRows)         /* engine 1: a rank leaves its last rows out */                                     \
   fault(SwapsTile)         /* engine 1: two tiles of a matrix are swapped */                                   \
   fault(JoinsLate)         /* engine 1: a rollout that joins others has its column a step late */              \
