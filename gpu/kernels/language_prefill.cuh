@@ -82,7 +82,7 @@ class Prefill : Frame<Team> {
   using Base::copy, Base::end, Base::entries, Base::kThreads, Base::kWarps, Base::lane_, Base::matrix, Base::shared_, Base::tables,
       Base::warp_;
 
-  const Chunk& chunk_;
+  const Chunk chunk_;
   char* const local_;
   const ChunkLayout at_;
 
@@ -115,6 +115,23 @@ class Prefill : Frame<Team> {
     for (uint32_t column = warp_; column < chunk_.count; column += kWarps) each(column);
   }
 
+  // Calls each(block, value(channel)) for this lane's channel of each 32. Several values are on their way at a time: the compiler cannot know that what
+  // each() stores is none of them, and would wait for one after the other. A warp calls it.
+  template <typename Value, typename Each>
+  __device__ __forceinline__ void each_channel(uint32_t channels, Value value, Each each) const {
+    constexpr uint32_t kAtATime = 12;
+    const uint32_t blocks = channels / kBlock;
+#pragma unroll 1
+    for (uint32_t first = 0; first < blocks; first += kAtATime) {
+      decltype(value(0)) values[kAtATime];
+#pragma unroll
+      for (uint32_t k = 0; k < kAtATime; k++) values[k] = value(kBlock * min(first + k, blocks - 1) + lane_);
+#pragma unroll
+      for (uint32_t k = 0; k < kAtATime; k++)
+        if (first + k < blocks) each(first + k, values[k]);
+    }
+  }
+
   // Mantissas and shifts of a column, as `Frame::activate` makes them of a team's vector. A warp calls it.
   template <typename Value>
   __device__ __forceinline__ int32_t activate(uint32_t column, uint32_t channels, uint64_t magnitudes, Value value) const {
@@ -123,16 +140,15 @@ class Prefill : Frame<Team> {
     char* const mantissas = at<char>(at_.mantissas) + at_.stride * column;
     unsigned char* const shifts = at<unsigned char>(at_.shifts) + Vectors::place_of(column ^ (DOORBELL_FAULT(SwapsColumns) && chunk_.count > 1 && column < 2 ? 1 : 0));
     const uint32_t blocks = channels / kBlock;
-#pragma unroll 8
-    for (uint32_t block = 0; block < blocks; block++) {
+    each_channel(channels, value, [&](uint32_t block, int64 of_channel) {
       const uint32_t channel = kBlock * block + lane_;
       // Of 15 bits and a sign, or one more where it is rounded up; half of what is shifted out is added first, of 54 bits at most.
-      const int32_t wide = static_cast<int32_t>((value(channel) + added) >> shift), half = min(max(wide, -32767), 32767);
+      const int32_t wide = static_cast<int32_t>((of_channel + added) >> shift), half = min(max(wide, -32767), 32767);
       const int32_t above = bits(__reduce_or_sync(kEveryLane, magnitude(half))) - 7, down = above > 0 ? above : 0;
       const int32_t rounded = down == 0 ? half : (half >> down) + (half >> (down - 1) & 1);
       mantissas[channel] = static_cast<char>(rounded < -kMantissa ? -kMantissa : rounded > kMantissa ? kMantissa : rounded);
       if (lane_ == 0) shifts[kColumns * block] = static_cast<unsigned char>(down);
-    }
+    });
     // Behind the last channel weights are 0; a shift there must be one.
     if (blocks % 2 != 0) {
       mantissas[channels + lane_] = 0;
@@ -148,13 +164,12 @@ class Prefill : Frame<Team> {
     columns([&](uint32_t column) {
       const int32_t* const x = stream_of(column);
       uint64_t squares = 0, magnitudes = 0;
-#pragma unroll 8
-      for (uint32_t channel = lane_; channel < shape.width; channel += kWarp) {
-        const int32_t value = x[channel];
-        const uint64_t size = magnitude(value);
+      const auto pair = [&](uint32_t channel) { return make_int2(x[channel], gain[channel]); };
+      each_channel(shape.width, pair, [&](uint32_t, int2 of_channel) {
+        const uint64_t size = magnitude(of_channel.x);
         squares += size * size;
-        magnitudes |= magnitude(static_cast<int64>(value) * gain[channel]);
-      }
+        magnitudes |= magnitude(static_cast<int64>(of_channel.x) * of_channel.y);
+      });
       squares = Base::sum_of_warp(squares);
       magnitudes = Base::bits_of_warp(magnitudes);
       const Root root = Root::of(squares, shape.width, shape.epsilon);
@@ -170,10 +185,10 @@ class Prefill : Frame<Team> {
   __device__ __forceinline__ void activate_all(uint32_t channels, Value value) const {
     columns([&](uint32_t column) {
       uint64_t magnitudes = 0;
-#pragma unroll 8
-      for (uint32_t channel = lane_; channel < channels; channel += kWarp) magnitudes |= magnitude(value(column, channel));
+      const auto own = [&](uint32_t channel) { return value(column, channel); };
+      each_channel(channels, own, [&](uint32_t, int64 of_channel) { magnitudes |= magnitude(of_channel); });
       magnitudes = Base::bits_of_warp(magnitudes);
-      const int32_t shift = activate(column, channels, magnitudes, [&](uint32_t channel) { return value(column, channel); });
+      const int32_t shift = activate(column, channels, magnitudes, own);
       if (lane_ == 0) activations()[column] = Activation{1u << 15, -15 - kFraction + shift};
     });
     Team::sync();
@@ -206,8 +221,15 @@ class Prefill : Frame<Team> {
     Team::sync();
   }
 
-  // The phases of a chunk are functions of their own, so that no register of one is held in another. Queries, keys and values:
-  __device__ __noinline__ void project(uint32_t layer) const {
+  // The phases of a chunk are functions of their own, so that no register of one is held in another. Each works with a copy of what is known of the
+  // chunk: in memory, anything that is stored might change it, for all that the compiler knows, and it would be read again each time.
+  __device__ __noinline__ void project(uint32_t layer) const { Prefill(*this).project_own(layer); }
+  __device__ __noinline__ void store_all(uint32_t layer) const { Prefill(*this).store_own(layer); }
+  __device__ __noinline__ void attend(uint32_t layer) const { Prefill(*this).attend_own(layer); }
+  __device__ __noinline__ void feed_forward(uint32_t layer) const { Prefill(*this).feed_forward_own(layer); }
+
+  // Queries, keys and values.
+  __device__ __forceinline__ void project_own(uint32_t layer) const {
     normalise(entries(layer)[kAttentionGain]);
     if (layer + 1 < shared_.shape.layers)
       copy(shared_.entries[(layer + 1) % 2], entry_at(shared_.image, kFirstLayerEntry + kParts * (layer + 1)), kParts * sizeof(Entry));
@@ -228,12 +250,8 @@ class Prefill : Frame<Team> {
     Team::sync();
   }
 
-  // `score_of`, of both scales' product, in fewer instructions: half of what is shifted out is added first. Of a head of 256 channels the last
-  // product has 63 bits, of a narrower one fewer.
-  static __device__ __forceinline__ int32_t score_by(int32_t dot, uint32_t scales, uint32_t factor) {
-    const int64 product = (static_cast<int64>(dot) * scales + 8) >> 4;
-    return static_cast<int32_t>((product * factor + (1ll << 31)) >> 32);
-  }
+  // So far below a block's ceiling a score has no weight.
+  static constexpr uint32_t kNoWeight = 1 << 15;
 
   // Attention of 16 positions, from the chunk's `begin`-th on, over all before: 32 channels of a head, from `channels` on. What `attend` of
   // language_attention.cuh does with one position, by tiles: rows are positions, columns are positions attended to, then channels. The weights, of 24 bits, are
@@ -275,7 +293,7 @@ class Prefill : Frame<Team> {
 #pragma unroll
         for (uint32_t k = 0; k < 4; k++) scores[tile][k] = 0;
       }
-#pragma unroll 1
+#pragma unroll 2
       for (uint32_t from = 0; from < width; from += kBlock) {
         const uint2 upper = *reinterpret_cast<const uint2*>(queries[0] + from), lower = *reinterpret_cast<const uint2*>(queries[1] + from);
 #pragma unroll
@@ -292,11 +310,20 @@ class Prefill : Frame<Team> {
       for (uint32_t tile = 0; tile < kTiles; tile++) {
 #pragma unroll
         for (uint32_t k = 0; k < 4; k++) {
-          const bool is_seen = kBlock * block + kTileColumns * tile + tile_column(k, lane_) <= positions[k / 2];
           const uint32_t key_scale = k % 2 == 0 ? key_scales[tile] & 0xFFFF : key_scales[tile] >> 16;
-          scores[tile][k] = is_seen ? score_by(scores[tile][k], query_scales[k / 2] * key_scale, factor) : kLowest32;
-          most[k / 2] = max(most[k / 2], scores[tile][k]);
+          scores[tile][k] = score_by(scores[tile][k], query_scales[k / 2] * key_scale, factor);
         }
+      }
+      // Of the chunk's own block, the last, a position sees what is not behind it; of all before it sees everything.
+      const auto is_seen = [&](uint32_t tile, uint32_t k) {
+        return kBlock * block + kTileColumns * tile + tile_column(k, lane_) <= positions[k / 2];
+      };
+      const bool is_last = block == last;
+#pragma unroll
+      for (uint32_t tile = 0; tile < kTiles; tile++) {
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++)
+          if (!is_last || is_seen(tile, k)) most[k / 2] = max(most[k / 2], scores[tile][k]);
       }
       uint32_t which[2], ceilings[2], up[2];
 #pragma unroll
@@ -319,6 +346,14 @@ class Prefill : Frame<Team> {
           }
         });
       }
+      if (is_last) {
+#pragma unroll
+        for (uint32_t tile = 0; tile < kTiles; tile++) {
+#pragma unroll
+          for (uint32_t k = 0; k < 4; k++)
+            if (!is_seen(tile, k)) scores[tile][k] = static_cast<int32_t>((ceilings[k / 2] << 8) - kNoWeight);
+        }
+      }
       uint32_t sums[2] = {0, 0}, limbs[2][2][4];  // [half of the positions][row][byte]
 #pragma unroll
       for (uint32_t half = 0; half < 2; half++) {
@@ -328,12 +363,21 @@ class Prefill : Frame<Team> {
 #pragma unroll
           for (uint32_t k = 0; k < 4; k++) {
             const uint32_t tile = 2 * half + k / 2;
-            const int32_t score = scores[tile][2 * r + k % 2];
-            const uint32_t weight = score == kLowest32 || which[r] > 1 ? 0 : weight_of(exp2, (ceilings[r] << 8) - static_cast<uint32_t>(score));
+            const uint32_t weight = weight_of(exp2, (ceilings[r] << 8) - static_cast<uint32_t>(scores[tile][2 * r + k % 2]));
             sums[r] += weight;
             scaled[k] = weight * (k % 2 == 0 ? value_scales[tile] & 0xFFFF : value_scales[tile] >> 16);
           }
           transpose(scaled, limbs[half][r]);
+        }
+      }
+      // What is far below counts for nothing.
+      if (__any_sync(kEveryLane, which[0] > 1 || which[1] > 1)) {
+#pragma unroll
+        for (uint32_t r = 0; r < 2; r++) {
+          if (which[r] < 2) continue;
+          sums[r] = 0;
+#pragma unroll
+          for (uint32_t k = 0; k < 4; k++) limbs[0][r][k] = limbs[1][r][k] = 0;
         }
       }
       // As a rule all of the block's sums go into the first bins.
@@ -391,14 +435,14 @@ class Prefill : Frame<Team> {
         for (uint32_t k = 2 * r; k < 2 * r + 2; k++) {
           const int64 lower = DOORBELL_FAULT(DropsBin) ? 0 : values[1][tile][k] >> 16;
           // A lane has brought four channels, one for each tile.
-          means[4 * tile_column(k, lane_) + tile] = clamp(divide_apart(values[0][tile][k] + lower, denominator));
+          means[4 * tile_column(k, lane_) + tile] = clamp(round_divide_near(values[0][tile][k] + lower, denominator));
         }
       }
     }
   }
 
   // Turns queries and keys, and stores keys and values. There is no barrier behind it.
-  __device__ __noinline__ void store_all(uint32_t layer) const {
+  __device__ __forceinline__ void store_own(uint32_t layer) const {
     const Shape& shape = shared_.shape;
     const uint32_t width = shape.head_width, half_bytes = shape.kv_half(), heads = shape.heads + 2 * shape.kv_heads;
     const uint64_t layer_offset = 2ull * shape.kv_heads * half_bytes * layer;
@@ -427,7 +471,7 @@ class Prefill : Frame<Team> {
   }
 
   // x += W_o * attention.
-  __device__ __noinline__ void attend(uint32_t layer) const {
+  __device__ __forceinline__ void attend_own(uint32_t layer) const {
     const Shape& shape = shared_.shape;
     const uint32_t width = shape.head_width;
     const uint64_t layer_offset = 2ull * shape.kv_heads * shape.kv_half() * layer;
@@ -444,11 +488,13 @@ class Prefill : Frame<Team> {
   }
 
   // x += W_down * (swish(W_gate * b) * (W_up * b)), b = normalise(x).
-  __device__ __noinline__ void feed_forward(uint32_t layer) const {
+  __device__ __forceinline__ void feed_forward_own(uint32_t layer) const {
     const Shape& shape = shared_.shape;
     normalise(entries(layer)[kHiddenGain]);
     const Matrix gate = matrix(entries(layer)[kGate]), up = matrix(entries(layer)[kUp]);
     const Vectors vectors = this->vectors();
+    int64* const products = products_of(0);
+    const uint32_t hidden = shape.hidden;
     // 16 rows of the gate, and the same of what it gates.
 #pragma unroll 1
     for (uint32_t first = kTileRows * warp_; first < gate.rows; first += kTileRows * kWarps) {
@@ -467,7 +513,7 @@ class Prefill : Frame<Team> {
           const int32_t value = Requantised::of(gate, activation).value(sums[0][tile][k], gate_scales.of[k / 2]);
           const int32_t other = Requantised::of(up, activation).value(sums[1][tile][k], up_scales.of[k / 2]);
           const int64 product = round_shift(static_cast<int64>(this->swish(value)) * other, kFraction);
-          if (column < chunk_.count) products_of(column)[row] = product;
+          if (column < chunk_.count) products[hidden * column + row] = product;
         }
       }
     }
