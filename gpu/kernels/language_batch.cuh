@@ -476,6 +476,7 @@ class Batch : Frame<Team> {
     const Entry* const of_layer = entries(layer);
     clear(product == kOfQueries ? kOfProducts : product == kOfAttention ? kTotals : product == kOfGate ? kOfMeans : kOfMiddle);
     const Entry& of_gain = of_layer[product == kOfGate ? kHiddenGain : kAttentionGain];
+    scale(product, of_gain);
     activate(product, of_gain);
     if (product == kOfQueries) {
       if (layer + 1 < shape.layers)
@@ -521,7 +522,6 @@ class Batch : Frame<Team> {
         leave(sums, 0);
         if (round.first == 0 && lane_ < kTileRows) all_scales[kBlock * (warp_ / slices) + lane_] = row_scale;
       }
-      if (first == 0) scale(product, of_gain);
       Team::sync();
       ranks_.lap(kMultiplies);
 #pragma unroll 1
