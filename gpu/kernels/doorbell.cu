@@ -67,7 +67,7 @@ doorbell_language_small(DeviceState* state, doorbell_mailbox* mailboxes, uint32_
 extern "C" __global__ void doorbell_sizes(uint32_t* to) {
   to[0] = sizeof(DeviceState);
   to[1] = sizeof(FrontEnd);
-  to[2] = language::kMostShared;
+  to[2] = language::kBlockShared;
   to[3] = kBlockThreads;
   to[4] = language::Single::kThreads;
   to[5] = language::kBenchState;

@@ -8,9 +8,6 @@
 
 namespace language {
 
-// The block's: tables, then each team's.
-extern __shared__ uint4 language_memory[];
-
 // The root of a mean of squares, with 31 bits, times 2^(up / 2); and 2^46 by it, with 16 bits.
 struct Root {
   uint64_t root;

@@ -91,6 +91,14 @@ __device__ __forceinline__ void wait_for_stretch([[maybe_unused]] uint64_t* at, 
 #endif
 }
 
+// The same of host memory. What a thread has begun to copy since the last time is a group from here on; and it waits for all of its groups but the last so many.
+__device__ __forceinline__ void copy_from_host(void* to, uint64_t from) { copy(to, reinterpret_cast<const char*>(from)); }
+__device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <uint32_t kLast>
+__device__ __forceinline__ void wait_for_groups() {
+  asm volatile("cp.async.wait_group %0;" :: "n"(kLast) : "memory");
+}
+
 // Waits for this thread's copies; a __syncthreads behind it makes them known to the block.
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 

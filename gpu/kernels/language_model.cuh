@@ -31,8 +31,11 @@ static_assert(kBlock == kWarp, "a lane for each");
 // Bytes of a line: rows of weights begin at multiples of it.
 constexpr uint32_t kLine = 64;
 constexpr uint32_t kHeader = 128;  // bytes of an image ahead of its directory
-// Dynamic shared memory that a block takes at most: what every GPU of compute capability 9.0 or later has, and some to spare.
-constexpr uint32_t kMostShared = 200 << 10;
+// Dynamic shared memory that a block of engine 1 takes at most; and what a block of its kernels has, with front ends among them: what every GPU of compute
+// capability 9.0 or later has beside `kMostJobs`.
+constexpr uint32_t kMostShared = 200 << 10, kBlockShared = 207 << 10;
+// The block's: tables, then each team's.
+extern __shared__ uint4 language_memory[];
 // Parts of attentions, of a head and some blocks each, that are kept at a time if they are to have no more than this.
 constexpr uint32_t kMostParts = 64, kMostPartBytes = 80 << 10;
 // Residual streams of Gemma 3N's shape.

@@ -635,7 +635,7 @@ struct Sizes {
     state: usize,
     /// Bytes of shared memory of a front end.
     front_end: u32,
-    /// Bytes of shared memory of a block of engine 1, at most.
+    /// Bytes of shared memory of a block where there is engine 1.
     language: u32,
     /// Threads of a block.
     threads: u32,

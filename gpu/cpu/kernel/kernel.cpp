@@ -17,7 +17,7 @@
 // Shared memory of the block, which is one thread.
 thread_local FrontEnd front_end_memory[1];
 namespace language {
-thread_local uint4 language_memory[kMostShared / sizeof(uint4)];
+thread_local uint4 language_memory[kBlockShared / sizeof(uint4)];
 }
 
 // With one engine for warps the kernel does not choose. Here is what it will do with more.

@@ -80,6 +80,7 @@ struct FrontEnd {
 // The host asks for so much before it starts a kernel (gpu/src/info.rs).
 constexpr uint32_t kFrontEndBytes = 153824;
 static_assert(sizeof(FrontEnd) == kFrontEndBytes, "the host refuses a GPU whose blocks have less shared memory");
+static_assert(kFrontEndBytes + language::kRings <= language::kBlockShared, "where engine 1 is, the rings of a front end lie behind it");
 #endif
 
 namespace front_end {
