@@ -106,7 +106,9 @@ struct Publication {
   uint32_t count;
   uint32_t left;  // that nobody has taken, or less than 1
   uint32_t done;  // that have been brought
-  static constexpr uint32_t kStretch = 64 << 10;
+  uint32_t stretch;  // bytes of each
+  // Each ends with a fence, and with no more of it on its way: a large model has so many, but they are no smaller than that.
+  static constexpr uint32_t kStretches = 512, kLeastStretch = 32 << 10;
 
   // Of the HwImage at `record`: false if it, or the header of the image that it names, is malformed, or the model too large for this
   // device ("Which error", 12).
@@ -155,11 +157,13 @@ struct Publication {
   // `help`. False if `stops` said so before all of it was there: then nobody writes to `where` any more.
   template <typename Stops>
   __device__ __forceinline__ bool load(char* where, uint32_t lane, Stops stops) {
-    uint32_t all = static_cast<uint32_t>((length + kStretch - 1) / kStretch);
+    const uint32_t bytes = max(kLeastStretch, static_cast<uint32_t>(length / kStretches / kLine * kLine + kLine));
+    uint32_t all = static_cast<uint32_t>((length + bytes - 1) / bytes);
     if (lane == 0) {
       stream::begins_to_load(where, length);
       to = where;
       count = all;
+      stretch = bytes;
       order::store_relaxed_block(&done, 0);
       order::store_release_block(&left, all);
     }
@@ -203,9 +207,9 @@ struct Publication {
     __syncwarp();
     if (static_cast<int32_t>(taken) <= 0) return false;
     for (uint32_t k = 0; helps && k < 500; k++) DOORBELL_WINDOW(TakesUnfinished);
-    const uint64_t at = static_cast<uint64_t>(count - taken) * kStretch;
+    const uint64_t at = static_cast<uint64_t>(count - taken) * stretch;
     char* const rings = reinterpret_cast<char*>(language_memory) + kBlockShared - kRings;
-    bring_by_copies(to + at, from + at, static_cast<uint32_t>(min(static_cast<uint64_t>(kStretch), length - at)),
+    bring_by_copies(to + at, from + at, static_cast<uint32_t>(min(static_cast<uint64_t>(stretch), length - at)),
                     rings + kPieces * kPieceBytes * (threadIdx.x / kWarp), lane);
     // Each lane's own writes: copies of stretches do not go through the generic proxy.
     stream::publish();
