@@ -47,7 +47,7 @@ __device__ __noinline__ WarpPlan plan_round(const Shape& shape, uint32_t rank, u
   }
   plan.part = static_cast<uint16_t>(part);
   plan.has = 1;
-  // The last warp has most to do besides, and no more lines than others.
+  // The last warp has no more lines than others.
   plan.first = static_cast<uint16_t>((lines * slice + slices - 1) / slices);
   plan.last = static_cast<uint16_t>((lines * (slice + 1) + slices - 1) / slices);
   plan.row = kTileRows * in_part;
@@ -380,7 +380,8 @@ class Batch : Frame<Team> {
     ranks_.lap(product == kLogits ? kActivatesLogits : kActivates);
   }
 
-  // What of each activation belongs to all its channels. It is wanted when sums are there, and the last warp works it out. A barrier has to follow.
+  // What of each activation belongs to all its channels, by the last warp. It is wanted when sums are there, and is a long chain of instructions: ahead of the
+  // mantissas it waits beside the others. A barrier has to follow.
   __device__ __forceinline__ void scale(Product product, const Entry& entry) const {
     const Shape& shape = shared_.shape;
     if (warp_ != kWarps - 1 || lane_ >= count_) return;

@@ -564,7 +564,8 @@ impl Large {
         // Of its own rollout: those of one rollout run one behind the other (R5).
         let rollout_id = number as u32 + 7;
         let kv_offset = number * LARGE_SLOT;
-        HwDesc { model_id: 1, kv_offset, rollout_id, ..HwDesc::prefill(rollout_id, length as u32) }.with_version(1)
+        HwDesc { model_id: 1, kv_offset, rollout_id, ..HwDesc::prefill(rollout_id, length as u32) }
+            .with_version(1)
     }
 
     /// Everything that the sequences have: keys and values, tokens, log-probabilities.
