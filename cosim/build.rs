@@ -20,10 +20,11 @@ use std::{env, fs, thread};
 use cache::{Cache, Key};
 
 const OLDEST: (u32, u32) = (5, 6);
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "src/axi_memory.cpp",
     "src/bridge.cpp",
     "src/contract_probe.cpp",
+    "src/dma_ranges.cpp",
     "src/event_monitor.cpp",
     "src/failure.cpp",
     "src/queue_monitor.cpp",

@@ -24,6 +24,7 @@ struct WriteBeat {
     uint32_t data[kBeatWords];
     uint64_t strobe;  // bit i: byte address + i is written
     uint64_t address;
+    uint32_t user;  // AWUSER: the function
     bool last;
 };
 

@@ -70,6 +70,7 @@ AxiMemory<Chaos>::AxiMemory(const SimulatorConfig& config, uint32_t queues, uint
       latency_max_{config.latency_max},
       random_{config.seed},
       faults_{config.faults.begin(), config.faults.end()},
+      by_function_{config.by_function},
       keeps_moments_{config.moments} {
     for (uint32_t channel = 0; channel < 5; ++channel) {
         stall_limit_[channel] = config.stall_percent[channel] * 4096U / 100;
@@ -136,7 +137,7 @@ inline void AxiMemory<Chaos>::check_burst(const char* channel, uint64_t address,
     const uint64_t bytes = (uint64_t{length} + 1) * kBeatBytes, offset = address - bus_;
     // An offset that is negative is huge.
     if (size != kSize64 || burst != kIncr || address % kBeatBytes != 0 || address % 4096 + bytes > 4096 ||
-        offset >= bytes_ || bytes > bytes_ - offset) [[unlikely]] {
+        (!is_by_function() && (offset >= bytes_ || bytes > bytes_ - offset))) [[unlikely]] {
         bad_burst(channel, address, size, burst, address % 4096 + bytes > 4096);
     }
 }
@@ -160,7 +161,7 @@ void AxiMemory<Chaos>::accept_message(uint64_t address, uint32_t id, uint32_t si
     monitor_.message(id - kMessageId, address, strobe, data, user);
     const bool here = lies(address);
     if (here) {
-        store(address, data, strobe);
+        store(place(user, address, true), data, strobe);
         message_came(id);
     }
     respond(id, 0, here ? kOkay : kDecerr);
@@ -184,7 +185,7 @@ void AxiMemory<Chaos>::accept_read(uint64_t address, uint32_t id, uint32_t lengt
         monitor_.read_burst(address, length + 1, id, user);
     }
     Read& read = reads_.push();
-    read = {address, now_ + 1 + latency(), length + 1, id};
+    read = {address, now_ + 1 + latency(), length + 1, id, user};
     if constexpr (Chaos) {
         const bool hangs = std::any_of(faults_.begin(), faults_.end(), [this](const Fault& fault) {
             return fault.kind == FaultKind::HangReads && fault.at <= transferred_.read_bursts;
@@ -244,6 +245,7 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
         std::memcpy(beat.data, data, kBeatBytes);
         beat.strobe = strobe;
         beat.address = address;
+        beat.user = burst.user;
         if (is_completion) {
             for (uint32_t i = 0; i < completions; ++i) {
                 const uint64_t half = (i == 1 || (strobe & 0xFFFF'FFFF) == 0) ? 0xFFFF'FFFF'0000'0000 : 0xFFFF'FFFF;
@@ -261,7 +263,7 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
         if (burst.code == kOkay && strobe != 0 && !is_message && !faulty_.empty()) burst.code = draw_error(address, strobe, true);
         if (is_there) effect_.push_back(beat);
     } else if (is_there) {
-        store(address, data, strobe);
+        store(place(burst.user, address, true), data, strobe);
         if (is_message) message_came(burst.id);
     }
     transferred_.completions += completions;
@@ -297,7 +299,7 @@ void AxiMemory<Chaos>::accept_single(uint64_t address, uint32_t id, uint32_t siz
         monitor_.token_beat(address, strobe, id, user);
         ++transferred_.token_beats;
     }
-    store(address, data, strobe);
+    store(place(user, address, true), data, strobe);
     respond(id, completions, kOkay);
 }
 
@@ -328,7 +330,16 @@ void AxiMemory<Chaos>::finish_burst(uint32_t completions, uint32_t code) {
 
 template <bool Chaos>
 void AxiMemory<Chaos>::apply(Response& response) {
-    for (const WriteBeat& beat : response.effect) store(beat.address, beat.data, beat.strobe);
+    for (const WriteBeat& beat : response.effect) {
+        // A message by function wakes its host in another way than by its memory.
+        if (beat.strobe == 0 || (is_by_function() && is_message(response.id))) continue;
+        if (uint8_t* const to = place(beat.user, beat.address, true)) {
+            store(to, beat.data, beat.strobe);
+        } else {
+            response.code = kDecerr;
+            response.completions = 0;
+        }
+    }
     if (is_message(response.id) && !response.effect.empty()) message_came(response.id);
     response.effect.clear();
 }
@@ -347,8 +358,7 @@ bool AxiMemory<Chaos>::spurious_response_due() {
 }
 
 template <bool Chaos>
-void AxiMemory<Chaos>::store(uint64_t address, const uint32_t* data, uint64_t strobe) {
-    uint8_t* const place = host_ + (address - bus_);
+void AxiMemory<Chaos>::store(uint8_t* place, const uint32_t* data, uint64_t strobe) {
     if (strobe == UINT64_MAX) {
         for (uint32_t word = 0; word < kBeatWords; word += 2) store_release(place + word * 4, wide(data + word));
         return;

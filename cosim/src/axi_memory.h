@@ -1,8 +1,9 @@
-// The memory on the device's AXI4 master port: one contiguous block that belongs to the host.
+// The memory on the device's AXI4 master port: one contiguous block that belongs to the host, or, where functions have hosts of their
+// own (SimulatorConfig::by_function), what each function was given of the memory of its host (dma_ranges.h).
 //
 // `AxiMemory<false>` answers at once or after a fixed latency; all randomness and all faults are compiled out of it, so
 // that it costs next to nothing beside the model. `AxiMemory<true>` draws latency, stalls and order from a seeded
-// generator and injects faults. Both check the protocol and hold the device to the queue rules (queue_monitor.h).
+// generator, injects faults, and is the one that may be by function. Both check the protocol and hold the device to the queue rules (queue_monitor.h).
 //
 // In each clock cycle `drive` sets the port's inputs while the clock is low, then `sample` sees what the rising edge
 // will hand over.
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "axi.h"
+#include "dma_ranges.h"
 #include "failure.h"
 #include "fifo.h"
 #include "queue_monitor.h"
@@ -39,6 +41,8 @@ public:
     // The block: `bytes` at host address `host`, seen by the device at bus address `bus`.
     void attach(uint8_t* host, uint64_t bytes, uint64_t bus) { host_ = host, bytes_ = bytes, bus_ = bus; }
 
+    DmaRanges& ranges() { return ranges_; }
+    const DmaRanges& ranges() const { return ranges_; }
     QueueMonitors& monitor() { return monitor_; }
     const QueueMonitors& monitor() const { return monitor_; }
     // Completions whose write has been acknowledged, i.e. that are visible to the host.
@@ -79,7 +83,18 @@ private:
         return engines_ > 1 && id >= kEventId && !monitor_.in_ring(id - kEventId, address);
     }
     // A message of an interrupt may lie anywhere; where there is no memory it is answered DECERR.
-    bool lies(uint64_t address) const { return address - bus_ < bytes_ && kBeatBytes <= bytes_ - (address - bus_); }
+    // Where memory is by function, that is looked up when data moves.
+    bool lies(uint64_t address) const {
+        return is_by_function() || (address - bus_ < bytes_ && kBeatBytes <= bytes_ - (address - bus_));
+    }
+    bool is_by_function() const {
+        if constexpr (Chaos) return by_function_;
+        return false;
+    }
+    // Where the beat at `address` of the function `user` is kept; null: nowhere.
+    uint8_t* place(uint32_t user, uint64_t address, bool is_write) {
+        return is_by_function() ? ranges_.find(user, address, is_write) : host_ + (address - bus_);
+    }
     void check_form(uint64_t address, uint32_t length, uint32_t size, uint32_t burst) const;
     void message_came(uint32_t id) { ++messages_, ++messages_of_[id - kMessageId]; }
     void accept_message(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, uint32_t user, const uint32_t* data,
@@ -87,14 +102,14 @@ private:
     Response& respond(uint32_t id, uint32_t completions, uint32_t code);
     void finish_burst(uint32_t completions, uint32_t code);
     uint32_t draw_error(uint64_t address, uint64_t strobe, bool is_write);
-    void store(uint64_t address, const uint32_t* data, uint64_t strobe);
+    static void store(uint8_t* place, const uint32_t* data, uint64_t strobe);
     uint64_t latency();
     bool stalled(Channel channel) const {
         if constexpr (Chaos) return (bits_ >> (12 * channel) & 0xFFF) < stall_limit_[channel];
         return false;
     }
     void apply(Response& response);
-    void load(uint32_t* data, uint64_t address) const;
+    static void load(uint32_t* data, uint8_t* place);
     bool spurious_response_due();
     const Fault* fault(FaultKind kind, uint64_t at) const {
         if constexpr (Chaos) return find_fault(kind, at);
@@ -133,6 +148,8 @@ private:
     std::vector<Fault> faults_;
     std::vector<FaultyRange> faulty_;
     rust::Vec<Injected> injected_;
+    bool by_function_;
+    DmaRanges ranges_;
     bool keeps_moments_;
     rust::Vec<Moment> moments_;
     bool withholds_reads_ = false, withholds_writes_ = false;
@@ -148,8 +165,8 @@ private:
 
 // The host may write the block while it is read: slots that are not published yet.
 template <bool Chaos>
-inline void AxiMemory<Chaos>::load(uint32_t* data, uint64_t address) const {
-    uint64_t* const words = reinterpret_cast<uint64_t*>(host_ + (address - bus_));
+inline void AxiMemory<Chaos>::load(uint32_t* data, uint8_t* place) {
+    uint64_t* const words = reinterpret_cast<uint64_t*>(place);
     for (uint32_t i = 0; i < kBeatBytes / 8; ++i) {
         const uint64_t word = std::atomic_ref<uint64_t>{words[i]}.load(std::memory_order_acquire);
         std::memcpy(data + 2 * i, &word, 8);
@@ -169,10 +186,12 @@ inline void AxiMemory<Chaos>::drive(Top& top) {
         if constexpr (Chaos) {
             if (code == kOkay && !faulty_.empty()) code = draw_error(read.address, UINT64_MAX, false);
         }
+        uint8_t* const from = code == kOkay ? place(read.user, read.address, false) : nullptr;
+        if (is_by_function() && code == kOkay && from == nullptr) code = kDecerr;
         if (code != kOkay) {
             std::memset(&top.m_axi_rdata[0], 0xFF, kBeatBytes);
         } else {
-            load(&top.m_axi_rdata[0], read.address);
+            load(&top.m_axi_rdata[0], from);
             if (const Fault* const corrupt = fault(FaultKind::CorruptRead, transferred_.read_beats)) {
                 top.m_axi_rdata[corrupt->bit / 32 % kBeatWords] ^= 1U << corrupt->bit % 32;
             }

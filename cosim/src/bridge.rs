@@ -124,8 +124,10 @@ pub(crate) mod ffi {
         stall_percent: [u8; 5],
         reorder: bool,
         seed: u64,
-        /// Function whose owner keeps to nothing; `u32::MAX` for none.
+        /// Functions whose owners keep to nothing, a bit each.
         hostile: u32,
+        /// Each function has a memory of its own, in ranges.
+        by_function: bool,
         /// Keeps when beats come and responses go.
         moments: bool,
         /// Its weather changes while it runs.
@@ -231,6 +233,19 @@ pub(crate) mod ffi {
         /// `host` is the start of `bytes` writable bytes that outlive the simulator, and nothing else accesses them
         /// non-atomically while a function of the simulator runs.
         unsafe fn attach(self: Pin<&mut Simulator>, host: *mut u8, bytes: u64, bus: u64);
+        /// # Safety
+        /// As [`attach`](Self::attach), until [`unmap_range`](Self::unmap_range) has come back.
+        unsafe fn map_range(
+            self: Pin<&mut Simulator>,
+            function: u32,
+            address: u64,
+            bytes: u64,
+            host: *mut u8,
+            writable: bool,
+        );
+        fn unmap_range(self: Pin<&mut Simulator>, function: u32, address: u64, bytes: u64);
+        fn set_master(self: Pin<&mut Simulator>, function: u32, may: bool);
+        fn refused(self: &Simulator, function: u32) -> u64;
         /// With `bus`, the bus forgets what is in flight; else the device alone is reset.
         fn reset(self: Pin<&mut Simulator>, cycles: u32, bus: bool) -> Result<()>;
         fn set_weather(self: Pin<&mut Simulator>, weather: &Weather) -> Result<()>;

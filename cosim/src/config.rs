@@ -49,6 +49,9 @@ pub struct RtlConfig {
     /// of the function, and counts what strays from any function's ([`RtlPlatform::watch`](crate::RtlPlatform::watch)) where
     /// it would else end the simulation.
     pub hostile: Option<u8>,
+    /// Whether each function has a host of its own, and reaches only what it [was given](doorbell_host::FunctionMemory) of that host's
+    /// memory. All functions are hostile then, and messages are only counted.
+    pub by_function: bool,
     /// Whether its memory is to be told, while it runs, [how to behave](crate::RtlPlatform::set_weather).
     pub changes: bool,
     /// Cycles that one [`advance`](doorbell_host::Platform::advance) simulates at most.
@@ -72,6 +75,7 @@ impl Default for RtlConfig {
             seed: 1,
             faults: vec![],
             hostile: None,
+            by_function: false,
             changes: false,
             slice: SLICE,
             moments: false,
@@ -144,7 +148,8 @@ impl RtlConfig {
             stall_percent: self.stall_percent,
             reorder: self.reorder,
             seed: self.seed,
-            hostile: self.hostile.map_or(u32::MAX, u32::from),
+            hostile: if self.by_function { 0xFFFF } else { self.hostile.map_or(0, |function| 1 << function) },
+            by_function: self.by_function,
             moments: self.moments,
             changes: self.changes,
             faults: self.faults.clone(),

@@ -2,7 +2,7 @@
 //! [`Platform`](doorbell_host::Platform).
 //!
 //! The C++ beside this file: `model_simulator.h` is the clock loop, `axi_memory` the memory on the device's AXI port,
-//! `queue_monitor` and `window_watch` what that memory checks, `failure` how a failing assertion becomes an error, `bare_loop.h` the
+//! `dma_ranges` that of functions with hosts of their own, `queue_monitor` and `window_watch` what that memory checks, `failure` how a failing assertion becomes an error, `bare_loop.h` the
 //! rival that the clock loop is measured against, `npu_watch.h` what is seen of the NPU. `bridge.rs` is the seam.
 
 #[cfg(feature = "bare")]
@@ -10,6 +10,7 @@ mod bare;
 mod bridge;
 mod config;
 mod error;
+mod function_memory;
 mod npu;
 mod platform;
 pub mod probe;

@@ -51,6 +51,14 @@ public:
     }
 
     void attach(uint8_t* host, uint64_t bytes, uint64_t bus) override { memory_.attach(host, bytes, bus); }
+    void map_range(uint32_t function, uint64_t address, uint64_t bytes, uint8_t* host, bool writable) override {
+        memory_.ranges().map(function, address, bytes, host, writable);
+    }
+    void unmap_range(uint32_t function, uint64_t address, uint64_t bytes) override {
+        memory_.ranges().unmap(function, address, bytes);
+    }
+    void set_master(uint32_t function, bool may) override { memory_.ranges().set_master(function, may); }
+    uint64_t refused(uint32_t function) const override { return memory_.ranges().refused(function); }
 
     void reset(uint32_t cycles, bool bus) override {
         guarded([&] {
@@ -341,7 +349,7 @@ private:
 inline bool needs_chaos(const SimulatorConfig& config) {
     bool stalls = false;
     for (const uint8_t percent : config.stall_percent) stalls = stalls || percent != 0;
-    return stalls || config.reorder || config.changes || config.latency_min != config.latency_max || !config.faults.empty();
+    return stalls || config.reorder || config.changes || config.by_function || config.latency_min != config.latency_max || !config.faults.empty();
 }
 
 template <class Top, uint32_t Queues, uint32_t Engines>

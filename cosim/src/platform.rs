@@ -13,6 +13,7 @@ use crate::bridge::ffi;
 use crate::built;
 use crate::config::{Injected, MAX_LATENCY, Moment, RtlConfig, Weather};
 use crate::error::CosimError;
+use crate::function_memory::Given;
 use crate::npu::NpuObserver;
 
 pub(crate) const NAME: &str = "rtl";
@@ -23,6 +24,7 @@ pub struct RtlPlatform {
     // Declared before the memory, which it must not outlive.
     simulator: Simulator,
     memory: Option<SharedMemory>,
+    pub(crate) given: Given,
     built: ffi::Built,
     clock: Arc<AtomicU64>,
     watch: Option<Arc<Watch>>,
@@ -71,6 +73,7 @@ impl RtlPlatform {
         Ok(Self {
             simulator: Simulator(simulator),
             memory: None,
+            given: Given::new(),
             built,
             clock: Arc::default(),
             watch,
@@ -252,6 +255,14 @@ impl RtlPlatform {
     pub fn flush_wave(&mut self) -> Result<(), CosimError> {
         let result = self.simulator.0.pin_mut().flush_wave();
         result.map_err(|error| self.failed(&error))
+    }
+
+    pub(crate) fn simulator_mut(&mut self) -> std::pin::Pin<&mut ffi::Simulator> {
+        self.simulator.0.pin_mut()
+    }
+
+    pub(crate) fn refused(&self, function: u8) -> u64 {
+        self.simulator.0.refused(function.into())
     }
 
     fn simulate(&mut self, cycles: u64, want: u64) -> Result<(), CosimError> {

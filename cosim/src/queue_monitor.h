@@ -119,8 +119,8 @@ private:
 
 // All of them: finds the queue pair that a register, an address or an ID belongs to, and checks AxUSER, the function.
 //
-// Of a hostile function's queue pairs nobody knows what state they are in: they are held to the windows of their function alone
-// (window_watch.h). What the others are held to does not change.
+// Of the queue pairs of a hostile function, a bit each in `hostile`, nobody knows what state they are in: they are held to their owner and the windows of
+// their function alone (window_watch.h). What the others are held to does not change.
 class QueueMonitors {
 public:
     QueueMonitors(uint32_t queues, uint32_t hostile) : windows_{hostile}, queues_{queues}, hostile_{hostile} {}
@@ -146,40 +146,40 @@ public:
     const WindowWatch& windows() const { return windows_; }
 
     void read_burst(uint64_t address, uint32_t beats, uint32_t queue, uint32_t user) {
-        if (user == hostile_) [[unlikely]] return;
         QueueMonitor& monitor = monitors_[queue];
         if (user != monitor.owner()) [[unlikely]] bad_user("AR", address, user);
+        if (is_hostile(user)) [[unlikely]] return;
         monitor.read_burst(address, beats);
     }
     void token_read(uint64_t address, uint32_t queue, uint32_t user) {
         if (models_[user % kFunctions].in_model(address)) return;
-        if (user == hostile_) [[unlikely]] return;
         QueueMonitor& monitor = monitors_[queue];
         if (user != monitor.owner()) [[unlikely]] bad_user("AR", address, user);
+        if (is_hostile(user)) [[unlikely]] return;
         monitor.token_read(address);
     }
     void token_beat(uint64_t address, uint64_t strobe, uint32_t queue, uint32_t user) {
-        if (user == hostile_) [[unlikely]] return;
         QueueMonitor& monitor = monitors_[queue];
         if (user != monitor.owner()) [[unlikely]] bad_user("AW", address, user);
+        if (is_hostile(user)) [[unlikely]] return;
         monitor.token_beat(address, strobe);
     }
     uint32_t completion_beat(uint32_t queue, uint64_t address, uint64_t strobe, const uint32_t* data, uint32_t user) {
         QueueMonitor& monitor = monitors_[queue];
         if (user != monitor.owner()) [[unlikely]] bad_user("AW", address, user);
-        if (user == hostile_) [[unlikely]] return QueueMonitor::completions(strobe);
+        if (is_hostile(user)) [[unlikely]] return QueueMonitor::completions(strobe);
         return monitor.completion_beat(address, strobe, data);
     }
     // The table belongs to the device's owner: a hostile function's messages are held to it as others are.
     void message(uint32_t queue, uint64_t address, uint64_t strobe, const uint32_t* data, uint32_t user) {
         QueueMonitor& monitor = monitors_[queue];
         if (user != monitor.owner()) bad_user("AW", address, user);
-        if (user != hostile_) monitor.message(address, strobe, data);
+        if (!is_hostile(user)) monitor.message(address, strobe, data);
     }
     // An event is held to the ring of its function, while one of that's queue pairs may be active.
     void event(uint32_t function, uint64_t address, uint64_t strobe, const uint32_t* data, uint32_t user) {
         if (user != function) bad_user("AW", address, user);
-        if (user == hostile_) return;
+        if (is_hostile(user)) return;
         if (!is_active(function)) bad_event(address, function);
         events_[function].event(address, strobe, data);
     }
@@ -187,7 +187,7 @@ public:
     bool in_ring(uint32_t function, uint64_t address) const { return events_[function].has(address); }
     // A line of keys and values of engine 1, or a word that scores a given token.
     void store(uint64_t address, uint64_t strobe, uint32_t user) {
-        if (user == hostile_ || models_[user % kFunctions].in_arena(address)) return;
+        if (is_hostile(user) || models_[user % kFunctions].in_arena(address)) return;
         for (uint32_t queue = 0; queue < queues_; ++queue) {
             if (monitors_[queue].owner() == user && monitors_[queue].takes_score(address, strobe)) return;
         }
@@ -198,7 +198,8 @@ public:
 private:
     bool is_active(uint32_t function) const;
     [[noreturn]] static void bad_event(uint64_t address, uint32_t function);
-    bool watches(uint32_t queue) const { return queue < queues_ && monitors_[queue].owner() != hostile_; }
+    bool is_hostile(uint32_t function) const { return (hostile_ >> function & 1) != 0; }
+    bool watches(uint32_t queue) const { return queue < queues_ && !is_hostile(monitors_[queue].owner()); }
     [[noreturn]] static void bad_user(const char* channel, uint64_t address, uint32_t user);
 
     WindowWatch windows_;

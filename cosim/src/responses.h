@@ -16,6 +16,7 @@ struct Read {
     uint64_t ready;  // first cycle in which the next beat may be presented
     uint32_t beats;  // left
     uint32_t id;
+    uint32_t user;  // AxUSER: the function
 };
 
 // All in the order of their addresses.

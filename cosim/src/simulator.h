@@ -27,6 +27,11 @@ public:
     virtual ~Simulator() = default;
 
     virtual void attach(uint8_t* host, uint64_t bytes, uint64_t bus) = 0;
+    // Of a memory by function: see DmaRanges.
+    virtual void map_range(uint32_t function, uint64_t address, uint64_t bytes, uint8_t* host, bool writable) = 0;
+    virtual void unmap_range(uint32_t function, uint64_t address, uint64_t bytes) = 0;
+    virtual void set_master(uint32_t function, bool may) = 0;
+    virtual uint64_t refused(uint32_t function) const = 0;
     virtual void reset(uint32_t cycles, bool bus) = 0;
     virtual void set_weather(const Weather& weather) = 0;
     virtual rust::Vec<Injected> take_injected() = 0;
@@ -38,7 +43,7 @@ public:
     // Messages of a queue pair's interrupt that are in memory.
     virtual uint64_t messages(uint32_t queue) const = 0;
     virtual uint64_t cycles() const = 0;
-    // Bursts of the hostile function, and of anybody's those that lay in no window of the function that they named.
+    // Bursts of hostile functions, and of anybody's those that lay in no window of the function that they named.
     virtual uint64_t hostile_bursts() const = 0;
     virtual uint64_t strays() const = 0;
     virtual Failure failure() const = 0;

@@ -34,7 +34,7 @@ void WindowWatch::stray(const char* channel, uint64_t address, uint32_t beats, u
     char text[160];
     std::snprintf(text, sizeof text, "%s of %" PRIu32 " beats at 0x%" PRIx64 " lies in no window of function %" PRIu32
                   ", which AxUSER names", channel, beats, address, function);
-    if (hostile_ == kNobody) fail_memory("R11", text);
+    if (hostile_ == 0) fail_memory("R11", text);
     if (strays_++ == 0) std::fprintf(stderr, "R11 %s\n", text);
 }
 

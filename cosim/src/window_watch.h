@@ -13,8 +13,8 @@ namespace doorbell {
 
 class WindowWatch {
 public:
-    // While there is a hostile function, strays are counted, whoever's they are; where `hostile` is kNobody, the first one ends
-    // the simulation.
+    // While there is a hostile function, a bit each in `hostile`, strays are counted, whoever's they are; where there is none, the
+    // first one ends the simulation.
     explicit WindowWatch(uint32_t hostile) : hostile_{hostile} { reset(); }
 
     // A register write that the device accepted.
@@ -29,7 +29,7 @@ public:
     // A burst whose address was taken.
     void burst(const char* channel, uint64_t address, uint32_t beats, uint32_t function) {
         const uint64_t bytes = uint64_t{beats} * kBeatBytes;
-        bursts_ += function == hostile_;
+        bursts_ += hostile_ >> function & 1;
         if (function < kFunctions) [[likely]] {
             for (const Window& window : windows_[function]) {
                 const uint64_t offset = address - window.base;
@@ -39,11 +39,9 @@ public:
         stray(channel, address, beats, function);
     }
 
-    // Bursts of the hostile function, and strays of any.
+    // Bursts of hostile functions, and strays of any.
     uint64_t bursts() const { return bursts_; }
     uint64_t strays() const { return strays_; }
-
-    static constexpr uint32_t kNobody = UINT32_MAX;
 
 private:
     static constexpr uint32_t kFunctions = 16, kWindows = 3;

@@ -56,6 +56,7 @@ fn make(
         seed,
         faults: faults.into_iter().collect(),
         hostile: None,
+        by_function: false,
         changes: false,
         slice: if settings.own_thread { SHARED_SLICE } else { SLICE },
         moments: false,

@@ -193,8 +193,12 @@ fn attend<D: Pages>(shared: &Shared<D>) -> Result<bool, DeviceError> {
     idle
 }
 
-/// Whether the device has nothing to do until somebody writes a register: no descriptor, and no time of an interrupt that runs.
-fn is_idle(device: &mut impl Pages, places: impl Iterator<Item = Place>) -> Result<bool, DeviceError> {
+/// Whether the queue pairs at `places` have nothing to do until somebody writes a register: no descriptor, and no time of an interrupt
+/// that runs. The message of the last completion may still be on its way.
+///
+/// # Errors
+/// Failures of the device.
+pub fn is_idle(device: &mut impl Pages, places: impl Iterator<Item = Place>) -> Result<bool, DeviceError> {
     for place in places {
         let state = State::from_bits_retain(device.read_at(place, Register::State)?);
         if !state.contains(State::IDLE) {

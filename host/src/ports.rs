@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use crate::attendant::is_idle;
 use crate::attendant::{Attendance, Attendant, Bell};
 use crate::error::DeviceError;
 use crate::memory::{PAGE, SharedMemory};
@@ -126,7 +127,8 @@ impl<P: Pages + ?Sized> Pages for Box<P> {
 pub struct SharedDevice(u64);
 
 impl SharedDevice {
-    fn next() -> Self {
+    /// A device that is none of those before.
+    pub fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
@@ -164,7 +166,7 @@ impl Division {
     }
 
     /// FN_WORKERS of `function` on a device with so many workers.
-    fn worker_mask(&self, function: u8, built: u32) -> u32 {
+    pub fn worker_mask(&self, function: u8, built: u32) -> u32 {
         let first = |count: u32| u32::MAX >> 32u32.saturating_sub(count);
         let (workers, functions) = (self.workers.unwrap_or(built), u32::from(self.functions));
         // A device of more than 32 takes the number of bits for how many may run at a time.

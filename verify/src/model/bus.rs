@@ -3,7 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::ops::RangeInclusive;
 
-use doorbell_host::memory::{BusFault, SharedMemory};
+use doorbell_host::error::DeviceError;
+use doorbell_host::memory::{BusFault, SIMULATED_BUS_ADDRESS, SharedMemory};
+use doorbell_host::registers::Registers;
+
+use super::functions::Functions;
 
 /// A range of addresses whose accesses are answered with an error now and then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +63,17 @@ impl BusFaults {
 #[derive(Debug)]
 pub(super) struct Bus {
     memory: SharedMemory,
-    faults: Option<BusFaults>,
+    /// What makes an access something else than one of `memory`.
+    special: Option<Special>,
     injected: RefCell<Vec<Injected>>,
     /// Addresses, first and last, of which no access is answered.
     withheld: Vec<RangeInclusive<u64>>,
+}
+
+#[derive(Debug)]
+enum Special {
+    Faults(BusFaults),
+    Functions(Functions),
 }
 
 /// Accesses of one token for each of a beat.
@@ -72,24 +83,57 @@ const WORDS_OF_A_BEAT: u32 = 8;
 
 impl Bus {
     pub fn new(memory: SharedMemory) -> Self {
-        Self { memory, faults: None, injected: RefCell::default(), withheld: Vec::new() }
+        Self { memory, special: None, injected: RefCell::default(), withheld: Vec::new() }
+    }
+
+    /// A bus on which each function has a memory of its own.
+    ///
+    /// # Errors
+    /// `Memory` if the system refuses a page.
+    pub fn by_function() -> Result<Self, DeviceError> {
+        // Nobody reaches it.
+        let nobodys = SharedMemory::allocate(1, SIMULATED_BUS_ADDRESS)?;
+        Ok(Self { special: Some(Special::Functions(Functions::default())), ..Self::new(nobodys) })
+    }
+
+    /// The memories of functions, where they have their own.
+    pub fn functions(&mut self) -> Option<&mut Functions> {
+        match &mut self.special {
+            Some(Special::Functions(functions)) => Some(functions),
+            _ => None,
+        }
+    }
+
+    pub fn functions_seen(&self) -> Option<&Functions> {
+        match &self.special {
+            Some(Special::Functions(functions)) => Some(functions),
+            _ => None,
+        }
+    }
+
+    /// The accesses from here on are those of `queue`, and of the function that owns it.
+    #[inline]
+    pub fn serve(&self, registers: &Registers, queue: u8) {
+        if let Some(Special::Functions(functions)) = &self.special {
+            functions.serve(registers, queue);
+        }
     }
 
     pub fn set_faults(&mut self, faults: Option<BusFaults>) {
-        self.faults = faults;
+        self.special = faults.map(Special::Faults);
     }
 
     pub fn withhold(&mut self, ranges: Vec<RangeInclusive<u64>>) {
         self.withheld = ranges;
     }
 
-    /// Whether some access may be answered with an error although memory has it.
+    /// Whether an access may be another than one of [`memory`](Self::memory).
     #[inline]
-    pub fn has_faults(&self) -> bool {
-        self.faults.is_some()
+    pub fn is_special(&self) -> bool {
+        self.special.is_some()
     }
 
-    /// The memory, of a bus [without faults](Self::has_faults).
+    /// The memory, of a bus that is not [special](Self::is_special).
     #[inline]
     pub fn memory(&self) -> &SharedMemory {
         &self.memory
@@ -111,82 +155,90 @@ impl Bus {
         self.injected.take()
     }
 
+    /// The memory that has these bytes; an error where they are hit by a fault, or where nobody is.
     #[inline]
-    fn answer(&self, address: u64, bytes: u32, scale: u32, is_write: bool) -> Result<(), BusFault> {
-        match &self.faults {
-            None => Ok(()),
-            Some(faults) => self.draw(faults, address, bytes, scale, is_write),
+    fn of(&self, address: u64, bytes: u32, scale: u32, is_write: bool) -> Result<&SharedMemory, BusFault> {
+        match &self.special {
+            None => Ok(&self.memory),
+            Some(special) => self.of_special(special, address, bytes, scale, is_write),
         }
     }
 
     #[cold]
-    fn draw(
-        &self,
-        faults: &BusFaults,
+    fn of_special<'a>(
+        &'a self,
+        special: &'a Special,
         address: u64,
         bytes: u32,
         scale: u32,
         is_write: bool,
-    ) -> Result<(), BusFault> {
-        let Some(bits) = faults.hits(address, scale) else { return Ok(()) };
-        let is_decerr = bits & 1 == 1;
-        self.injected.borrow_mut().push(Injected { address, bytes, is_write, is_decerr });
-        Err(BusFault)
+    ) -> Result<&'a SharedMemory, BusFault> {
+        match special {
+            Special::Functions(functions) => functions.find(address, is_write),
+            Special::Faults(faults) => {
+                let Some(bits) = faults.hits(address, scale) else { return Ok(&self.memory) };
+                let is_decerr = bits & 1 == 1;
+                self.injected.borrow_mut().push(Injected { address, bytes, is_write, is_decerr });
+                Err(BusFault)
+            }
+        }
     }
 
     /// Reads a record.
     #[inline]
     pub fn read<const N: usize>(&self, address: u64, out: &mut [u64; N]) -> Result<(), BusFault> {
-        self.answer(address, 8 * N as u32, 1, false)?;
-        self.memory.bus_read(address, out)
+        self.of(address, 8 * N as u32, 1, false)?.bus_read(address, out)
     }
 
     /// Looks at a record that is read again when its turn has come.
     #[inline]
     pub fn peek<const N: usize>(&self, address: u64, out: &mut [u64; N]) -> Result<(), BusFault> {
-        self.memory.bus_read(address, out)
+        let memory = match &self.special {
+            Some(Special::Functions(functions)) => functions.find(address, false)?,
+            _ => &self.memory,
+        };
+        memory.bus_read(address, out)
     }
 
     /// Writes a record.
     #[inline]
     pub fn write<const N: usize>(&self, address: u64, words: [u64; N]) -> Result<(), BusFault> {
-        self.answer(address, 8 * N as u32, 1, true)?;
-        self.memory.bus_write(address, words)
+        self.of(address, 8 * N as u32, 1, true)?.bus_write(address, words)
     }
 
     /// Reads 64 bits, an eighth of a beat.
     pub fn read_word(&self, address: u64) -> Result<u64, BusFault> {
-        self.answer(address, 8, WORDS_OF_A_BEAT, false)?;
         let mut word = [0];
-        self.memory.bus_read(address, &mut word)?;
+        self.of(address, 8, WORDS_OF_A_BEAT, false)?.bus_read(address, &mut word)?;
         Ok(word[0])
     }
 
     /// Writes the bits of `mask` of 64 bits, as a bus does with its strobes.
     pub fn write_word(&self, address: u64, value: u64, mask: u64) -> Result<(), BusFault> {
-        self.answer(address, 8, WORDS_OF_A_BEAT, true)?;
+        let memory = self.of(address, 8, WORDS_OF_A_BEAT, true)?;
         let mut word = [0];
-        self.memory.bus_read(address, &mut word)?;
-        self.memory.bus_write(address, [word[0] & !mask | value & mask])
+        memory.bus_read(address, &mut word)?;
+        memory.bus_write(address, [word[0] & !mask | value & mask])
     }
 
     /// Reads one 32-bit word.
     #[inline]
     pub fn read_u32(&self, address: u64) -> Result<u32, BusFault> {
-        self.answer(address, 4, TOKENS_OF_A_BEAT, false)?;
-        self.memory.bus_read_u32(address)
+        self.of(address, 4, TOKENS_OF_A_BEAT, false)?.bus_read_u32(address)
     }
 
     /// Writes one 32-bit word.
     #[inline]
     pub fn write_u32(&self, address: u64, value: u32) -> Result<(), BusFault> {
-        self.answer(address, 4, TOKENS_OF_A_BEAT, true)?;
-        self.memory.bus_write_u32(address, value)
+        self.of(address, 4, TOKENS_OF_A_BEAT, true)?.bus_write_u32(address, value)
     }
 
     /// Sends the message of an interrupt (R14).
     pub fn send(&self, address: u64, data: u32) -> Result<(), BusFault> {
-        self.answer(address, 4, 1, true)?;
-        self.memory.bus_send(address, data)
+        if let Some(Special::Functions(functions)) = &self.special {
+            functions.count_message();
+            return Ok(());
+        }
+        self.of(address, 4, 1, true)?.bus_send(address, data)
     }
 }

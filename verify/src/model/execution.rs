@@ -617,6 +617,7 @@ pub(super) fn send(bus: &Bus, registers: &mut Registers, queue: u8) -> bool {
 #[cold]
 fn send_pending(bus: &Bus, registers: &mut Registers, queue: u8) -> bool {
     let Some(Message { address, data }) = registers.take_message(queue) else { return false };
+    bus.serve(registers, queue);
     if bus.send(address, data).is_err() {
         registers.queue_mut(queue).raise(DeviceFault::MESSAGE_WRITE);
         tell_faults(bus, registers, queue);
@@ -628,6 +629,7 @@ fn send_pending(bus: &Bus, registers: &mut Registers, queue: u8) -> bool {
 #[cold]
 pub(super) fn tell_faults(bus: &Bus, registers: &mut Registers, queue: u8) {
     if let Some(event) = registers.take_fault_event(queue) {
+        bus.serve(registers, queue);
         write_event(bus, registers, queue, event, true);
     }
 }

@@ -13,6 +13,7 @@
 mod bus;
 mod engine;
 mod execution;
+mod functions;
 mod groups;
 mod language;
 mod mutation;
@@ -235,7 +236,10 @@ impl ModelPlatform {
             await_answers(bus, registers, lanes, tables);
         }
         match &mut lanes[..] {
-            [lane] => Execution { bus, registers, queue: 0, lane, tables, mutator }.run(want, budget, rest),
+            [lane] => {
+                bus.serve(registers, 0);
+                Execution { bus, registers, queue: 0, lane, tables, mutator }.run(want, budget, rest);
+            }
             lanes => Turns { bus, registers, lanes, tables, turn, mutator }.run(want, queue, budget),
         }
         if !rests {

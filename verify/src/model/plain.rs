@@ -123,7 +123,7 @@ impl Execution<'_> {
             && self.tables.cuts.is_empty()
             && self.lane.running.is_none()
             && self.lane.awaited.is_none()
-            && !self.bus.has_faults()
+            && !self.bus.is_special()
             && !self.bus.withholds_some()
     }
 }

@@ -32,6 +32,7 @@ impl Turns<'_> {
             let counts = of.is_none_or(|of| of == queue);
             let lane = &mut self.lanes[usize::from(queue)];
             let Self { bus, registers, tables, mutator, turn, .. } = self;
+            bus.serve(registers, queue);
             let mut execution = Execution { bus, registers, queue, lane, tables, mutator };
             let was_running = execution.lane.running.is_some();
             let steps = turn.steps as usize;
