@@ -14,7 +14,7 @@ Doorbell: a small AI accelerator that you can read, run and break.
 /// Groups of commands, in the order of `--help`.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Begin", &["demo", "devices", "doctor"]),
-    ("Devices", &["compare", "cosim", "wave", "bench"]),
+    ("Devices", &["compare", "cosim", "wave", "bench", "vfio-user"]),
     ("Rollouts", &["run", "top", "trace", "trajectories"]),
     ("Language models", &["generate", "model"]),
     ("Shell", &["completions", "man", "help"]),
@@ -194,6 +194,16 @@ const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
     (
         "cosim",
         [("doorbell cosim \"basic decode\"", "One case"), ("doorbell cosim --list", "The names of all")],
+    ),
+    (
+        "vfio-user",
+        [
+            ("doorbell vfio-user --socket /run/doorbell.sock", "The RTL, as one function"),
+            (
+                "doorbell compare --devices model,vfio-user:/run/doorbell.sock",
+                "A driver in another process, compared with the golden model",
+            ),
+        ],
     ),
     (
         "generate",

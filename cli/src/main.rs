@@ -122,6 +122,12 @@ enum Command {
     #[cfg(not(feature = "cosim"))]
     #[command(hide = true, disable_help_flag = true)]
     Wave(left_out::Args),
+    /// Serve a device as functions of PCI Express, each at a socket of its own
+    #[cfg(feature = "vfio")]
+    VfioUser(commands::vfio_user::Args),
+    #[cfg(not(feature = "vfio"))]
+    #[command(hide = true, disable_help_flag = true)]
+    VfioUser(left_out::Args),
     /// Watch a run: stages, rates, latencies
     #[cfg(feature = "runtime")]
     Top(commands::top::Args),
@@ -208,6 +214,10 @@ fn main() -> ExitCode {
         Command::Wave(args) => commands::wave::run(args),
         #[cfg(not(feature = "cosim"))]
         Command::Wave(_) => Err(left_out::command("wave", "cosim")),
+        #[cfg(feature = "vfio")]
+        Command::VfioUser(args) => commands::vfio_user::run(&args),
+        #[cfg(not(feature = "vfio"))]
+        Command::VfioUser(_) => Err(left_out::command("vfio-user", "vfio")),
         #[cfg(feature = "runtime")]
         Command::Top(args) => commands::top::run(args),
         #[cfg(not(feature = "runtime"))]

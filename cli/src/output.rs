@@ -69,7 +69,7 @@ pub fn tell(text: impl Display) {
 
 /// Says something on standard error that nobody needs, if `--quiet` was not given.
 #[cfg_attr(
-    not(feature = "lm"),
+    not(any(feature = "lm", feature = "vfio")),
     expect(dead_code, reason = "notes are those of language models and of benches")
 )]
 pub fn note(text: impl Display) {

@@ -22,6 +22,8 @@ use doorbell_verify::ModelPlatform;
 use doorbell_verify::model::{BadMutation, Mutation};
 
 mod chaos;
+#[cfg(feature = "vfio")]
+mod functions;
 #[cfg(feature = "gpu")]
 mod gpu;
 #[cfg(feature = "gpu")]
@@ -32,6 +34,8 @@ pub mod rtl;
 mod settings;
 
 pub use chaos::Shape;
+#[cfg(feature = "vfio")]
+pub use functions::Served;
 pub use settings::{cycles, gpus, ranges};
 
 /// A kind of device.
@@ -43,6 +47,8 @@ pub enum Kind {
     Rtl,
     /// The persistent CUDA kernel.
     Gpu,
+    /// The function of a device that another process serves at a socket.
+    VfioUser,
 }
 
 /// What a device is opened with. Reads from text as `key=value` pairs, apart by blanks or commas; see
@@ -65,6 +71,8 @@ pub struct Settings {
     /// Whether a device that lives only in the time that it is given gets a thread of its own, so that others may sleep
     /// ([`Ports::attended`]).
     pub own_thread: bool,
+    /// The socket of the server of a device in another process.
+    pub socket: Option<String>,
     /// A fault to put into the device: `token`, `completion`, `hang`, or one of the device's own.
     pub fault: Option<String>,
 }
@@ -79,6 +87,7 @@ impl Default for Settings {
             memory: Memory::default(),
             gpus: Gpus::default(),
             own_thread: false,
+            socket: None,
             fault: None,
         }
     }
@@ -164,7 +173,7 @@ impl OpenError {
 }
 
 fn names() -> String {
-    Kind::ALL.map(Kind::name).join(", ")
+    Kind::ALL.map(Kind::name).join(", ") + ", vfio-user:SOCKET"
 }
 
 impl fmt::Display for Kind {
@@ -174,7 +183,7 @@ impl fmt::Display for Kind {
 }
 
 impl Kind {
-    /// Every kind, in the order in which they are compared by default.
+    /// Every kind that is there without being named further, in the order in which they are compared by default.
     pub const ALL: [Kind; 3] = [Kind::Model, Kind::Rtl, Kind::Gpu];
 
     /// The name that users type.
@@ -183,6 +192,7 @@ impl Kind {
             Kind::Model => "model",
             Kind::Rtl => "rtl",
             Kind::Gpu => "gpu",
+            Kind::VfioUser => "vfio-user",
         }
     }
 
@@ -195,6 +205,7 @@ impl Kind {
             #[cfg(not(feature = "rtl"))]
             Kind::Rtl => "the SystemVerilog device, verilated".into(),
             Kind::Gpu => "persistent CUDA workers".into(),
+            Kind::VfioUser => "a function of a device that another process serves".into(),
         }
     }
 
@@ -213,13 +224,15 @@ impl Kind {
             Kind::Model => true,
             Kind::Rtl => cfg!(feature = "rtl"),
             Kind::Gpu => cfg!(feature = "gpu"),
+            Kind::VfioUser => cfg!(feature = "vfio"),
         };
-        (!built).then(|| format!("not part of this build; build with the feature '{}'", self.name()))
+        let feature = if self == Kind::VfioUser { "vfio" } else { self.name() };
+        (!built).then(|| format!("not part of this build; build with the feature '{feature}'"))
     }
 
     /// Whether a fault can be put into it.
     pub fn takes_faults(self) -> bool {
-        self != Kind::Gpu
+        matches!(self, Kind::Model | Kind::Rtl)
     }
 
     /// The kind with this name.
@@ -228,7 +241,20 @@ impl Kind {
     /// `Unknown`, naming those that there are.
     pub fn parse(name: &str) -> Result<Kind, OpenError> {
         let unknown = || OpenError::Unknown { name: name.to_owned() };
-        Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(unknown)
+        let mut kinds = Kind::ALL.into_iter().chain([Kind::VfioUser]);
+        kinds.find(|kind| kind.name() == name).ok_or_else(unknown)
+    }
+
+    /// The kind that `text` names, and the settings behind its name, as [`Settings::and`] takes them: `model:queues=4:functions=2`. What
+    /// follows `vfio-user` first is its socket: `vfio-user:/run/doorbell.sock`.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn choose(text: &str) -> Result<(Kind, String), OpenError> {
+        let (name, own) = text.split_once(':').unwrap_or((text, ""));
+        let kind = Kind::parse(name.trim())?;
+        let socket = if kind == Kind::VfioUser && !own.is_empty() { "socket=" } else { "" };
+        Ok((kind, format!("{socket}{}", own.replace(':', " "))))
     }
 
     /// Opens a device of this kind.
@@ -265,9 +291,12 @@ impl Kind {
             Kind::Rtl => rtl::open_queues(settings, rewards),
             #[cfg(feature = "gpu")]
             Kind::Gpu => Ok(gpu::open(settings, rewards)?),
+            #[cfg(feature = "vfio")]
+            Kind::VfioUser if !rewards => Ok(functions::open_socket(settings)?.into()),
             #[allow(unreachable_patterns, reason = "a build with every feature has every kind")]
             _ => {
-                let (device, reason) = (self.name().to_owned(), self.left_out().unwrap_or_default());
+                let alone = || "it has no queue pair for rewards beside the one of its driver".to_owned();
+                let (device, reason) = (self.name().to_owned(), self.left_out().unwrap_or_else(alone));
                 Err(DeviceError::Unavailable { device, reason }.into())
             }
         }

@@ -72,6 +72,27 @@ fn make(
     Ok((platform, queue))
 }
 
+/// The device after reset, each of whose functions has a host of its own.
+#[cfg(feature = "vfio")]
+pub(crate) fn open_by_function(served: &crate::Served, queues: u8) -> Result<RtlPlatform, OpenError> {
+    let alone = served.functions == 1 && queues == 1 && !served.language;
+    let most = if alone { built_workers().last().copied() } else { None };
+    let config = RtlConfig {
+        workers: served.workers.or(most).unwrap_or(served.functions.into()),
+        queues: queues.into(),
+        functions: served.functions.into(),
+        engines: if served.language { 2 } else { 1 },
+        by_function: true,
+        slice: SERVED_SLICE,
+        ..RtlConfig::default()
+    };
+    Ok(RtlPlatform::new(&config).map_err(DeviceError::from)?)
+}
+
+/// Cycles of a slice of a device that is served: its clients wait until it is over.
+#[cfg(feature = "vfio")]
+const SERVED_SLICE: u64 = 64;
+
 /// Slices of time after which a device counts as hung: several times what one token can take, so that a slow memory is no
 /// hang, and few enough for a hang to be told within seconds.
 fn patience(config: &RtlConfig, queue: &QueueConfig) -> u32 {

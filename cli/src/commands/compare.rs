@@ -28,7 +28,7 @@ use crate::report::{Fault, Report, Skipped, Waveform};
 #[derive(clap::Args)]
 pub struct Args {
     /// Devices to compare, the reference first; by default all that are there. Settings of one device follow its name, as
-    /// in model,model:queues=4:functions=2 (an unknown key lists them)
+    /// in model,model:queues=4:functions=2 (an unknown key lists them); vfio-user:SOCKET is one that `doorbell vfio-user` serves
     #[arg(long, value_delimiter = ',', value_name = "NAME,NAME")]
     devices: Vec<String>,
     /// Trace to run (own format, Mooncake or Azure); by default a small built-in one
@@ -328,10 +328,7 @@ fn select(args: &Args) -> Result<Vec<Chosen>, Failure> {
     if names.is_empty() {
         return Ok(Kind::ALL.map(|kind| Chosen { kind, own: String::new() }).into());
     }
-    let choose = |text: &String| {
-        let (name, own) = text.split_once(':').unwrap_or((text, ""));
-        Ok(Chosen { kind: Kind::parse(name.trim())?, own: own.replace(':', " ") })
-    };
+    let choose = |text: &String| Kind::choose(text).map(|(kind, own)| Chosen { kind, own });
     let chosen = names.iter().map(choose).collect::<Result<Vec<Chosen>, OpenError>>()?;
     if chosen.len() < 2 && !args.has_language() {
         let name = chosen[0].kind.name();
@@ -487,6 +484,7 @@ fn settings(args: &Args, plan: &ReplayPlan) -> Settings {
             sms: args.sms,
         },
         own_thread: false,
+        socket: None,
         fault: None,
     }
 }

@@ -23,6 +23,8 @@ pub mod top;
 pub mod trace;
 #[cfg(feature = "runtime")]
 pub mod trajectories;
+#[cfg(feature = "vfio")]
+pub mod vfio_user;
 #[cfg(feature = "cosim")]
 pub mod wave;
 

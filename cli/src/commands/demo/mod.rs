@@ -388,6 +388,7 @@ fn about(kind: Kind) -> &'static str {
         Kind::Model => "golden model, in Rust",
         Kind::Rtl => "SystemVerilog, in Verilator",
         Kind::Gpu => "CUDA kernel",
+        Kind::VfioUser => "another process",
     }
 }
 

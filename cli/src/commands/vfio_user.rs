@@ -1,0 +1,84 @@
+//! `doorbell vfio-user`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+
+use doorbell_devices::{Kind, Served};
+use doorbell_host::Platform;
+use doorbell_vfio::{Notice, ServeError, Server};
+
+use crate::failure::Failure;
+use crate::output;
+
+/// Serves a device as functions of PCI Express over the protocol vfio-user, until it is ended: each at a socket of its own, to a virtual
+/// machine (QEMU's vfio-user-pci) or to a driver in another process (--devices vfio-user:SOCKET). Clients may come and go.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Device to serve: rtl or model
+    #[arg(long, value_name = "NAME", default_value = "rtl")]
+    device: String,
+    /// Socket to listen at; of several functions each has one, SOCKET.0, SOCKET.1 and so on
+    #[arg(long, value_name = "SOCKET")]
+    socket: PathBuf,
+    /// Functions to divide the device among, 1 to 16; each has queue pairs, workers and memory of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    functions: u8,
+    /// Queue pairs of each function
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    queues: u8,
+    /// Workers of the rtl, for all functions together; by default all that are built for one function, else one for each
+    #[arg(long, value_name = "N")]
+    workers: Option<u32>,
+    /// Serve an rtl that runs language models (engine 1); the golden model always does
+    #[arg(long)]
+    language: bool,
+}
+
+/// Serves.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let &Args { functions, queues, workers, language, .. } = args;
+    if functions.checked_mul(queues).is_none_or(|queues| queues > 16) {
+        return Err(Failure::input(format!(
+            "--functions {functions} with --queues {queues} are {} queue pairs; a device has at most 16",
+            u32::from(functions) * u32::from(queues)
+        )));
+    }
+    let kind = Kind::parse(&args.device)?;
+    let device = kind.open_by_function(&Served { functions, queues, workers, language })?;
+    let name = device.name().to_owned();
+    let sockets: Vec<PathBuf> = match functions {
+        1 => vec![args.socket.clone()],
+        _ => (0..functions).map(|function| numbered(&args.socket, function)).collect(),
+    };
+    let mut server = Server::new(device, &sockets).map_err(failed)?;
+    for (function, socket) in sockets.iter().enumerate() {
+        output::note(format_args!("{name}, function {function}: {}", socket.display()));
+    }
+    let tallies = server.tallies().to_vec();
+    // Nothing but a failure of the device ends it: a signal does.
+    let never = AtomicBool::new(false);
+    let served = server.run(&never, |notice| match notice {
+        Notice::Came { function } => output::note(format_args!("function {function}: a client has come")),
+        Notice::Gone { function, refusal } => {
+            let why = refusal.map(|refusal| format!(", sent away for {refusal}")).unwrap_or_default();
+            let tally = &tallies[usize::from(function)];
+            output::note(format_args!("function {function}: its client has gone{why}; so far {tally}"));
+        }
+    });
+    served.map_err(failed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn numbered(socket: &std::path::Path, function: u8) -> PathBuf {
+    let mut name = socket.as_os_str().to_owned();
+    name.push(format!(".{function}"));
+    name.into()
+}
+
+fn failed(error: ServeError) -> Failure {
+    match error {
+        ServeError::Device(error) => Failure::from(doorbell_devices::OpenError::from(error)),
+        other => Failure::input(other.to_string()),
+    }
+}

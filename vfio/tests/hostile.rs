@@ -1,0 +1,441 @@
+//! A client that keeps to nothing: it never ends the server, and touches nothing of others.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::ops::ControlFlow;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use doorbell_contract::{Place, Register};
+use doorbell_host::memory::{PAGE, SIMULATED_BUS_ADDRESS};
+use doorbell_host::{Device, Driver, SharedMemory};
+use doorbell_trace::Generator;
+use doorbell_verify::ModelPlatform;
+use doorbell_verify::compare::compare;
+use doorbell_verify::replay::{ReplayOptions, ReplayPlan};
+use doorbell_vfio::memory::shared;
+use doorbell_vfio::protocol::{self, HEADER, Header, command, dma, irq};
+use doorbell_vfio::{Refusal, VfioUser};
+use rstest::rstest;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use common::Served;
+
+/// A socket to write anything to.
+struct Raw(UnixStream);
+
+impl Raw {
+    fn connect(served: &Served, function: usize) -> Self {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let mut raw = Self(UnixStream::connect(served.socket(function)).unwrap());
+            raw.0.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            // While the function is reset after the last client, the next one is sent away.
+            if raw.try_ask(command::VERSION, &protocol::version("")).is_some() {
+                return raw;
+            }
+            assert!(Instant::now() < deadline, "no server");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Errno and body of the reply; `None`: the connection has ended.
+    fn try_ask(&mut self, command: u16, body: &[u8]) -> Option<(u32, Vec<u8>)> {
+        let header = Header::command(7, command, body.len());
+        self.0.write_all(&[&header.encode()[..], body].concat()).ok()?;
+        self.reply()
+    }
+
+    fn reply(&mut self) -> Option<(u32, Vec<u8>)> {
+        let mut bytes = [0; HEADER];
+        self.0.read_exact(&mut bytes).ok()?;
+        let header = Header::decode(&bytes);
+        let mut body = vec![0; header.size as usize - HEADER];
+        self.0.read_exact(&mut body).ok()?;
+        Some((header.failure().unwrap_or(0), body))
+    }
+
+    fn ask(&mut self, command: u16, body: &[u8]) -> (u32, Vec<u8>) {
+        self.try_ask(command, body).expect("a reply")
+    }
+
+    fn ask_with(&mut self, command: u16, body: &[u8], files: &[std::os::fd::BorrowedFd<'_>]) -> Option<u32> {
+        let bytes = [&Header::command(7, command, body.len()).encode()[..], body].concat();
+        let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(files)));
+        sendmsg(&self.0, &[std::io::IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
+        Some(self.reply()?.0)
+    }
+
+    fn map(&mut self, bytes: usize, address: u64, flags: u32) -> SharedMemory {
+        let (memory, file) = shared(bytes, address).unwrap();
+        let body = map_body(flags, 0, address, memory.len() as u64);
+        assert_eq!(self.ask_with(command::DMA_MAP, &body, &[file.as_fd()]), Some(0));
+        memory
+    }
+
+    fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> u32 {
+        let body = [&offset.to_le_bytes()[..], &protocol::words(&[region, data.len() as u32]), data].concat();
+        self.ask(command::REGION_WRITE, &body).0
+    }
+
+    fn write_register(&mut self, register: Register, place: Place, value: u32) {
+        assert_eq!(self.write(protocol::BAR0, register.address(place).into(), &value.to_le_bytes()), 0);
+    }
+
+    fn read(&mut self, region: u32, offset: u64, count: u32) -> (u32, Vec<u8>) {
+        let body = [&offset.to_le_bytes()[..], &protocol::words(&[region, count])].concat();
+        let (errno, body) = self.ask(command::REGION_READ, &body);
+        (errno, body[16..].to_vec())
+    }
+
+    fn read_register(&mut self, register: Register, place: Place) -> u32 {
+        let (errno, data) = self.read(protocol::BAR0, register.address(place).into(), 4);
+        assert_eq!(errno, 0);
+        u32::from_le_bytes(data.try_into().unwrap())
+    }
+
+    /// Memory space and bus master.
+    fn enable(&mut self) {
+        assert_eq!(self.write(protocol::CONFIG, 4, &[6, 0]), 0);
+    }
+}
+
+fn map_body(flags: u32, offset: u64, address: u64, size: u64) -> Vec<u8> {
+    let longs = [offset, address, size].map(u64::to_le_bytes);
+    [&protocol::words(&[32, flags])[..], &longs.concat()].concat()
+}
+
+fn errno(refusal: Refusal) -> u32 {
+    refusal.errno().raw_os_error() as u32
+}
+
+fn plan(seed: u64) -> ReplayPlan {
+    let trace = Generator::new(40, seed, 3).generate().unwrap();
+    ReplayPlan::new(&trace, ReplayOptions { checkpoint: 16, ..ReplayOptions::default() }).unwrap()
+}
+
+/// Compares one trace after the other on function `function`, until `over`; how many.
+fn compare_until(served: &Served, function: usize, over: &dyn Fn() -> bool) -> u32 {
+    let mut rounds = 0;
+    let plan = plan(function as u64);
+    let mut own: Box<dyn Device> = served.device(function, plan.queue_config());
+    while !over() || rounds == 0 {
+        let model = Box::new(Driver::new(ModelPlatform::new(), plan.queue_config()).unwrap());
+        let mut devices: Vec<Box<dyn Device>> = vec![model, own];
+        for outcome in compare(&plan, &mut devices, &|_, _| ControlFlow::Continue(())) {
+            assert!(outcome.agrees(), "function {function}, round {rounds}: {outcome:?}");
+        }
+        own = devices.pop().unwrap();
+        rounds += 1;
+    }
+    rounds
+}
+
+/// SplitMix64.
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+/// Writes anything to any register, gives rings anywhere, maps and unmaps under that; beside it another function's answers stay right. The
+/// monitor: pages of the hostile host that are not mapped, or are read-only, and all memory of the neighbour but what its own function writes, do not change.
+#[rstest]
+fn a_hostile_host_ends_nothing_and_touches_nothing(#[values("model", "rtl")] kind: &str) {
+    let writes: u64 = std::env::var("DOORBELL_HOSTILE").map_or(4_000, |text| text.parse().expect("a number"));
+    let seed: u64 = std::env::var("DOORBELL_SEED").map_or(1, |text| text.parse().expect("a number"));
+    println!("DOORBELL_SEED={seed} DOORBELL_HOSTILE={writes}");
+    let served = match kind {
+        "model" => Served::new(common::model(2), 2),
+        _ => Served::new(common::rtl(2), 2),
+    };
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let over = || done.load(std::sync::atomic::Ordering::Acquire);
+    std::thread::scope(|scope| {
+        let neighbour = scope.spawn(|| compare_until(&served, 0, &over));
+        let ends = scope.spawn(|| {
+            rage(&served, writes, &mut Draw(seed));
+            done.store(true, std::sync::atomic::Ordering::Release);
+        });
+        let ended = ends.join();
+        done.store(true, std::sync::atomic::Ordering::Release);
+        ended.expect("the hostile host was answered");
+        println!("{kind}: {} rounds of the neighbour", neighbour.join().expect("its answers are right"));
+    });
+    let tally = &served.tallies[1];
+    println!("{kind}: {tally}");
+    assert!(tally.refused(Refusal::Register) > writes / 20, "{tally}");
+    assert!(tally.outside() > 0, "nothing was tried outside: {tally}");
+    served.end();
+}
+
+fn rage(served: &Served, writes: u64, draw: &mut Draw) {
+    const PAGES: u64 = 16;
+    let page = PAGE as u64;
+    let bytes = PAGES as usize * PAGE;
+    // The same addresses as the neighbour has: only AxUSER tells them apart.
+    let base = SIMULATED_BUS_ADDRESS;
+    let mut raw = Raw::connect(served, 1);
+    raw.enable();
+    let (memory, file) = shared(bytes, base).unwrap();
+    let read_only = raw.map(bytes, base + 0x100_0000, dma::READ);
+    let fill = |memory: &SharedMemory| {
+        for word in 0..bytes / 8 {
+            memory
+                .word64(8 * word)
+                .unwrap()
+                .store(0xA5A5_0000 + word as u64, std::sync::atomic::Ordering::Relaxed);
+        }
+    };
+    let is_whole = |memory: &SharedMemory, page: u64| {
+        (0..PAGE / 8).map(|word| page as usize * PAGE / 8 + word).all(|word| {
+            memory.word64(8 * word).unwrap().load(std::sync::atomic::Ordering::Relaxed)
+                == 0xA5A5_0000 + word as u64
+        })
+    };
+    fill(&memory);
+    fill(&read_only);
+    memory.expect_any_words();
+    // Which pages have been mapped at any time: the others stay whole.
+    let mut ever = [false; PAGES as usize];
+    let mut mapped = [false; PAGES as usize];
+    let own = Place { function: 0, queue: 0 };
+    let registers: Vec<Register> = Register::ALL.into_iter().collect();
+    for round in 0..writes {
+        match draw.below(64) {
+            0 => {
+                // The last quarter is never mapped.
+                let k = draw.below(PAGES * 3 / 4);
+                let at = base + k * page;
+                mapped[k as usize] ^= true;
+                if !mapped[k as usize] {
+                    let body =
+                        [&protocol::words(&[24, 0])[..], &at.to_le_bytes(), &page.to_le_bytes()].concat();
+                    assert_eq!(raw.ask(command::DMA_UNMAP, &body).0, 0);
+                    // From here on nothing comes.
+                    let before: Vec<u64> = (0..PAGE / 8)
+                        .map(|word| {
+                            memory
+                                .word64((k * page) as usize + 8 * word)
+                                .unwrap()
+                                .load(std::sync::atomic::Ordering::Relaxed)
+                        })
+                        .collect();
+                    for _ in 0..4 {
+                        raw.read_register(Register::State, own);
+                    }
+                    let after: Vec<u64> = (0..PAGE / 8)
+                        .map(|word| {
+                            memory
+                                .word64((k * page) as usize + 8 * word)
+                                .unwrap()
+                                .load(std::sync::atomic::Ordering::Relaxed)
+                        })
+                        .collect();
+                    assert!(before == after, "round {round}: page {k} changed after its unmap was answered");
+                } else {
+                    let body = map_body(dma::READ | dma::WRITE, k * page, at, page);
+                    assert_eq!(raw.ask_with(command::DMA_MAP, &body, &[file.as_fd()]), Some(0));
+                    ever[k as usize] = true;
+                }
+            }
+            // Rings and regions anywhere near, and a start.
+            1..=4 => {
+                raw.write_register(Register::Control, own, 0);
+                for (low, size) in [
+                    (Register::SqBaseLo, Register::SqSize),
+                    (Register::CqBaseLo, Register::CqSize),
+                    (Register::TokenBaseLo, Register::TokenSizeLo),
+                ] {
+                    let at = match draw.below(4) {
+                        0 => draw.next() & !63,
+                        1 => base + 0x100_0000 + draw.below(PAGES) * page,
+                        _ => base + draw.below(PAGES) * page,
+                    };
+                    let high = Register::at(low as u32 + 4).unwrap().0;
+                    raw.write_register(low, own, at as u32);
+                    raw.write_register(high, own, (at >> 32) as u32);
+                    let slots = if low == Register::TokenBaseLo { 4096 } else { 2 << draw.below(7) };
+                    raw.write_register(size, own, slots);
+                }
+                raw.write_register(Register::Error, own, u32::MAX);
+                raw.write_register(Register::Control, own, 1);
+                raw.write_register(Register::Doorbell, own, draw.below(8) as u32);
+            }
+            5 => {
+                assert_eq!(raw.write(protocol::CONFIG, 4, &[draw.next() as u8, draw.next() as u8]), 0);
+                raw.enable();
+            }
+            6 => {
+                let offset = draw.below(0x4_1000);
+                let data: Vec<u8> =
+                    (0..[1, 2, 3, 4, 8, 16][draw.below(6) as usize]).map(|_| draw.next() as u8).collect();
+                raw.write(draw.below(10) as u32, offset, &data);
+            }
+            _ => {
+                let register = registers[draw.below(registers.len() as u64) as usize];
+                let place = Place { function: draw.below(16) as u8, queue: draw.below(16) as u8 };
+                let value = match draw.below(4) {
+                    0 => draw.next() as u32,
+                    1 => 1 << draw.below(32),
+                    _ => draw.below(64) as u32,
+                };
+                let place = if draw.below(2) == 0 { own } else { place };
+                let address = register.address(place);
+                raw.write(protocol::BAR0, address.into(), &value.to_le_bytes());
+            }
+        }
+    }
+    for k in (0..PAGES).filter(|&k| !ever[k as usize]) {
+        assert!(is_whole(&memory, k), "page {k} was never mapped, and has changed");
+    }
+    assert!((0..PAGES).all(|k| is_whole(&read_only, k)), "a page that is read-only has changed");
+    assert!(ever.iter().any(|&was| was), "no page was ever mapped");
+}
+
+/// Each malformed message is answered with its errno, and the server goes on with the same connection, or the next one.
+#[test]
+fn malformed_messages_are_answered_and_counted() {
+    let served = Served::new(common::model(1), 1);
+    let mut raw = Raw::connect(&served, 0);
+    let tally = &served.tallies[0];
+    for (command, body, refusal) in [
+        (99, vec![], Refusal::UnknownCommand),
+        (command::DMA_MAP, vec![0; 31], Refusal::Malformed),
+        (command::DMA_MAP, vec![0; 33], Refusal::Malformed),
+        (command::DMA_MAP, map_body(3, 0, 0, 4096), Refusal::MapWithoutDescriptor),
+        (command::REGION_READ, vec![0; 15], Refusal::Malformed),
+        (command::REGION_READ, [vec![0; 8], protocol::words(&[0, u32::MAX])].concat(), Refusal::BadRegion),
+        (command::REGION_READ, [vec![0xFF; 8], protocol::words(&[7, 4])].concat(), Refusal::BadRegion),
+        (command::REGION_READ, [vec![0; 8], protocol::words(&[3, 4])].concat(), Refusal::BadRegion),
+        (
+            command::REGION_WRITE,
+            [vec![0; 8], protocol::words(&[0, 8]), vec![0; 4]].concat(),
+            Refusal::Malformed,
+        ),
+        (
+            command::GET_REGION_INFO,
+            [vec![0; 8], protocol::words(&[9]), vec![0; 20]].concat(),
+            Refusal::BadRegion,
+        ),
+        (command::GET_IRQ_INFO, protocol::words(&[16, 0, 5, 0]), Refusal::BadInterrupt),
+        (command::SET_IRQS, protocol::words(&[20, 36, 2, u32::MAX, 1]), Refusal::BadInterrupt),
+        (command::SET_IRQS, protocol::words(&[20, 36, 2, 0, u32::MAX]), Refusal::BadInterrupt),
+        (command::SET_IRQS, protocol::words(&[20, 0, 2, 0, 1]), Refusal::BadInterrupt),
+    ] {
+        let before = tally.refused(refusal);
+        assert_eq!(raw.ask(command, &body).0, errno(refusal), "command {command}, {body:02x?}");
+        assert_eq!(tally.refused(refusal), before + 1, "{refusal}");
+    }
+    // Files with what takes none, more than one with a map, no eventfd.
+    let (_, file) = shared(PAGE, 0).unwrap();
+    let two = [file.as_fd(); 2];
+    assert_eq!(
+        raw.ask_with(command::GET_INFO, &[0; 16], &two[..1]),
+        Some(errno(Refusal::UnwantedDescriptors))
+    );
+    let set = protocol::words(&[20, irq::EVENTFD | irq::TRIGGER, protocol::MSIX, 0, 1]);
+    assert_eq!(raw.ask_with(command::SET_IRQS, &set, &two[..1]), Some(errno(Refusal::NotAnEventfd)));
+    assert_eq!(raw.ask_with(command::SET_IRQS, &set, &two), Some(errno(Refusal::UnwantedDescriptors)));
+    // It still serves.
+    assert_eq!(raw.ask(command::GET_INFO, &[0; 16]).0, 0);
+    served.end();
+}
+
+/// Where nobody can tell where the next message begins the connection ends, and the next client is served.
+#[test]
+fn a_connection_that_cannot_go_on_ends_and_the_next_one_is_served() {
+    let served = Served::new(common::model(1), 1);
+    let header = |size, flags| Header { size, flags, ..Header::command(1, command::GET_INFO, 0) };
+    for (bytes, refusal) in [
+        (header(15, 0).encode().to_vec(), Refusal::ShortMessage),
+        (header(u32::MAX, 0).encode().to_vec(), Refusal::OversizedMessage),
+        (header(4097, 0).encode().to_vec(), Refusal::OversizedMessage),
+        (header(16, 1).encode().to_vec(), Refusal::NotACommand),
+        ([&Header::command(1, command::VERSION, 4).encode()[..], &[0; 4]].concat(), Refusal::OutOfOrder),
+    ] {
+        let mut raw = Raw::connect(&served, 0);
+        raw.0.write_all(&bytes).unwrap();
+        assert_eq!(raw.reply().map(|(errno, _)| errno), Some(errno(refusal)), "{refusal}");
+        assert_eq!(raw.reply(), None, "{refusal}: the connection ends");
+        assert!(served.tallies[0].refused(refusal) >= 1, "{refusal}");
+    }
+    // A flood of files.
+    let mut raw = Raw::connect(&served, 0);
+    let (_, file) = shared(PAGE, 0).unwrap();
+    let many = vec![file.as_fd(); 100];
+    assert_eq!(raw.ask_with(command::DMA_MAP, &map_body(3, 0, 0, 4096), &many), None);
+    assert_eq!(served.tallies[0].refused(Refusal::DescriptorFlood), 1);
+    // Another command first, and garbage for a version.
+    for body in [protocol::version("")[4..].to_vec(), [&[0, 0, 0, 0][..], b"{\0"].concat()] {
+        let mut raw = UnixStream::connect(served.socket(0)).map(Raw).unwrap();
+        raw.0.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let _ = raw.try_ask(command::VERSION, &body);
+        assert_eq!(raw.reply(), None);
+    }
+    Raw::connect(&served, 0);
+    served.end();
+}
+
+/// Half a message, a client that reads no replies, a second client, one that goes in the middle: the neighbour is served all the while.
+#[test]
+fn half_messages_and_clients_that_do_not_read_hold_up_nobody() {
+    let served = Served::new(common::rtl(2), 2);
+    std::thread::scope(|scope| {
+        let mut raw = Raw::connect(&served, 1);
+        raw.enable();
+        // A second client of the socket is closed at once.
+        let mut second = UnixStream::connect(served.socket(1)).unwrap();
+        second.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        assert!(matches!(second.read(&mut [0; 16]), Ok(0) | Err(_)));
+        assert_eq!(served.tallies[1].refused(Refusal::Busy), 1);
+        // Half a header stays.
+        raw.0.write_all(&Header::command(1, command::GET_INFO, 16).encode()[..9]).unwrap();
+        let neighbour = scope.spawn(|| compare_until(&served, 0, &|| true));
+        assert_eq!(neighbour.join().unwrap(), 1);
+        raw.0.write_all(&Header::command(1, command::GET_INFO, 16).encode()[9..]).unwrap();
+        raw.0.write_all(&[0; 16]).unwrap();
+        assert_eq!(raw.reply().map(|(errno, _)| errno), Some(0), "the other half ends it");
+        // Reads register after register, and no reply.
+        raw.0.set_nonblocking(true).unwrap();
+        let body = [0u64.to_le_bytes().to_vec(), protocol::words(&[0, 4])].concat();
+        let ask = [&Header::command(1, command::REGION_READ, 16).encode()[..], &body].concat();
+        let neighbour = scope.spawn(|| compare_until(&served, 0, &|| true));
+        while !neighbour.is_finished() {
+            if raw.0.write(&ask).is_err() {
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!(neighbour.join().unwrap(), 1);
+        // And goes.
+        drop(raw);
+        Raw::connect(&served, 1);
+    });
+    served.end();
+}
+
+/// The server goes while a driver runs: the driver says so.
+#[test]
+fn a_driver_whose_server_goes_says_so() {
+    let served = Served::new(common::model(1), 1);
+    let mut driver = served.driver(0, plan(1).queue_config());
+    served.end();
+    let error = driver.read(Register::State).unwrap_err().to_string();
+    assert!(error.contains("its server has gone"), "{error}");
+    let error = VfioUser::open(std::path::Path::new("/nowhere/socket")).err().unwrap().to_string();
+    assert!(error.contains("no server listens there"), "{error}");
+}
