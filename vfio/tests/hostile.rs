@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{Place, Register};
+use doorbell_contract::{HwDesc, Place, Register, SqKey};
 use doorbell_host::memory::{PAGE, SIMULATED_BUS_ADDRESS};
 use doorbell_host::{Device, Driver, SharedMemory};
 use doorbell_trace::Generator;
@@ -179,7 +179,7 @@ fn a_hostile_host_ends_nothing_and_touches_nothing(#[values("model", "rtl")] kin
     let tally = &served.tallies[1];
     println!("{kind}: {tally}");
     assert!(tally.refused(Refusal::Register) > writes / 20, "{tally}");
-    assert!(tally.outside() > 0, "nothing was tried outside: {tally}");
+    assert!(tally.outside() > writes / 200, "too little was tried outside: {tally}");
     served.end();
 }
 
@@ -210,6 +210,12 @@ fn rage(served: &Served, writes: u64, draw: &mut Draw) {
     fill(&memory);
     fill(&read_only);
     memory.expect_any_words();
+    // Where rings may be, descriptors that are good at their index, of 1 to 64 tokens each.
+    let slots = memory.slots::<8>(0, (PAGES / 2 * page / 64) as u32).unwrap();
+    for slot in 0..(PAGES / 2 * page / 64) as u32 {
+        let desc = HwDesc::decode(slot, 0, 1 + slot % 64).with_delta_offset(u64::from(slot % 8) * 400);
+        slots.store(slot, bytemuck::cast(desc.seal(&SqKey::new(0), slot % 64)));
+    }
     // Which pages have been mapped at any time: the others stay whole.
     let mut ever = [false; PAGES as usize];
     let mut mapped = [false; PAGES as usize];
@@ -276,7 +282,11 @@ fn rage(served: &Served, writes: u64, draw: &mut Draw) {
                 raw.write_register(Register::Control, own, 1);
                 raw.write_register(Register::Doorbell, own, draw.below(8) as u32);
             }
+            // From time to time all that keeps ENABLE from being taken goes.
             5 => {
+                if draw.below(2) == 0 {
+                    assert_eq!(raw.write(protocol::CONFIG, 0x48, &[0, 0x80]), 0);
+                }
                 assert_eq!(raw.write(protocol::CONFIG, 4, &[draw.next() as u8, draw.next() as u8]), 0);
                 raw.enable();
             }
