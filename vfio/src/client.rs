@@ -161,6 +161,17 @@ impl VfioUser {
         self.ask(command::REGION_WRITE, &body, &[]).map(drop)
     }
 
+    /// Writes the message's word if the eventfd has rung.
+    fn look(&mut self) -> Result<(), DeviceError> {
+        let mut count = [0; 8];
+        if rustix::io::read(&self.interrupt, &mut count[..]).is_ok()
+            && let Some((memory, offset)) = &self.word
+        {
+            memory.word32(*offset)?.store(MESSAGE, Ordering::Release);
+        }
+        Ok(())
+    }
+
     /// Sleeps until the eventfd rings, or `deadline`, or the server goes.
     fn sleep(&mut self, deadline: Instant) -> Result<(), DeviceError> {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -172,12 +183,7 @@ impl VfioUser {
         }
         let [rang, gone] = [fds[0].revents(), fds[1].revents()];
         if rang.contains(PollFlags::IN) {
-            let mut count = [0; 8];
-            if rustix::io::read(&self.interrupt, &mut count[..]).is_ok()
-                && let Some((memory, offset)) = &self.word
-            {
-                memory.word32(*offset)?.store(MESSAGE, Ordering::Release);
-            }
+            self.look()?;
         } else if !gone.is_empty() {
             // Nothing was asked: what can be read is the end.
             return Err(self.lost(&io::ErrorKind::UnexpectedEof.into()));
@@ -232,7 +238,12 @@ impl Platform for VfioUser {
         body[12] = 4;
         match self.exchange(command::REGION_READ, &body, &[]) {
             Ok(Ok(reply)) => match reply.last_chunk() {
-                Some(word) if reply.len() == 20 => Ok(u32::from_le_bytes(*word)),
+                Some(word) if reply.len() == 20 => {
+                    let value = u32::from_le_bytes(*word);
+                    // As on PCI: what the device has sent before it answers a read has come with the answer.
+                    self.look()?;
+                    Ok(value)
+                }
                 _ => Err(self.lost(&io::ErrorKind::InvalidData.into())),
             },
             Ok(Err(_)) => Err(DeviceError::ReadRefused { device: self.name.clone(), register }),
@@ -243,7 +254,7 @@ impl Platform for VfioUser {
     fn advance(&mut self, _: usize) -> Result<(), DeviceError> {
         // Without polling the socket: whoever waits reads a register now and then.
         std::thread::sleep(LOOK);
-        Ok(())
+        self.look()
     }
 
     /// The messages come as an eventfd, and the word is written here.

@@ -28,6 +28,8 @@ pub(crate) struct Function {
     tally: Arc<Tally>,
     /// Messages that each of its queue pairs had sent when it was looked at last.
     seen: Vec<u64>,
+    /// Whether each is masked in the device's own table.
+    masked: Vec<bool>,
     reset: Option<Reset>,
 }
 
@@ -56,6 +58,7 @@ impl Function {
             ranges: Ranges::default(),
             tally,
             seen: vec![0; view.queues.into()],
+            masked: vec![true; view.queues.into()],
             reset: None,
         }
     }
@@ -118,7 +121,9 @@ impl Function {
                 _ => Ok(Err(Refusal::BadInterrupt)),
             },
             Request::SetIrqs { flags, index, start, count } => {
-                Ok(self.set_irqs(flags, index, start, count, files).map(|()| Answer::Done(vec![])))
+                let set = self.set_irqs(flags, index, start, count, files);
+                self.mask(device)?;
+                Ok(set.map(|()| Answer::Done(vec![])))
             }
             Request::RegionRead { region, offset, count } => {
                 if count == 0 || count as usize > protocol::MAX_DATA {
@@ -224,7 +229,6 @@ impl Function {
             UNMASK => self.vectors.mask(first, many, false),
             _ => return Err(Refusal::BadInterrupt),
         }
-        self.send();
         Ok(())
     }
 
@@ -268,7 +272,7 @@ impl Function {
                 self.begin_reset(device, false)?;
             } else {
                 device.set_bus_master(self.view.function, self.config.is_bus_master());
-                self.send();
+                self.mask(device)?;
             }
             return Ok(Ok(resets));
         }
@@ -285,7 +289,7 @@ impl Function {
                 outcome = Err(Refusal::Register);
             }
         }
-        self.send();
+        self.mask(device)?;
         Ok(outcome)
     }
 
@@ -307,11 +311,25 @@ impl Function {
     }
 
     fn send(&mut self) {
-        if self.reset.is_none() && self.config.may_send() {
+        if self.reset.is_none() {
             for _ in 0..self.vectors.send() {
                 self.tally.note_interrupt();
             }
         }
+    }
+
+    /// Masks in the device's own table the vectors whose messages the host does not want now, and no others; sends what waited.
+    fn mask(&mut self, device: &mut impl FunctionMemory) -> Result<(), DeviceError> {
+        let may_send = self.config.may_send();
+        for (vector, place) in self.view.places().enumerate() {
+            let masks = !may_send || !self.vectors.wants(vector);
+            if masks != self.masked[vector] {
+                device.write_at(place, Register::MessageControl, masks.into())?;
+                self.masked[vector] = masks;
+            }
+        }
+        self.send();
+        Ok(())
     }
 
     /// Begins a reset; with `forgets` the host has gone, and what it gave goes too.
@@ -361,6 +379,7 @@ impl Function {
         if forgets {
             self.vectors.forget();
         }
+        self.mask(device)?;
         self.tally.note_reset();
         self.reset = None;
         Ok(Some(Ok(())))

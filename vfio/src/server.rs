@@ -261,7 +261,11 @@ impl<D: FunctionMemory> Server<D> {
                 }
                 Ok(Next::Message((header, body, files))) => {
                     function.tally().note_message();
-                    self.stirred |= header.command == protocol::command::REGION_WRITE;
+                    // A message that was pending goes once its vector is not masked.
+                    self.stirred |= matches!(
+                        header.command,
+                        protocol::command::REGION_WRITE | protocol::command::SET_IRQS
+                    );
                     if let Some(end) = handle(device, function, connection, &header, &body, files)? {
                         return self.end(place, end, log);
                     }
@@ -331,7 +335,12 @@ fn handle(
             agree(connection, *major, capabilities).map(|()| Answer::Done(protocol::version("")))
         }
         (_, false) | (Ok(Request::Version { .. }), true) => Err(Refusal::OutOfOrder),
-        (Ok(request), true) => function.serve(device, *request, files, connection.tells_refusals)?,
+        (Ok(request), true) => {
+            let served = function.serve(device, *request, files, connection.tells_refusals)?;
+            // Messages that were sent before what is answered come before the answer.
+            function.look(device);
+            served
+        }
         (Err(refusal), true) => Err(*refusal),
     };
     let (outcome, body) = match outcome {
@@ -419,7 +428,7 @@ fn divide(device: &mut impl FunctionMemory, functions: usize) -> Result<Vec<View
         for (register, value) in [
             (Register::MessageAddressLo, MESSAGE_ADDRESS),
             (Register::MessageData, queue.into()),
-            (Register::MessageControl, 0),
+            (Register::MessageControl, 1),
         ] {
             device.write_at(place, register, value)?;
         }

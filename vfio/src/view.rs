@@ -80,7 +80,11 @@ impl View {
             return Ok(vectors.read(word));
         }
         if address == PENDING_BITS || address == PENDING_BITS + 4 {
-            return Ok(Some(if address == PENDING_BITS { vectors.pending() } else { 0 }));
+            return if address == PENDING_BITS {
+                self.pending(device, vectors).map(Some)
+            } else {
+                Ok(Some(0))
+            };
         }
         let Some((register, place)) = self.at(address) else { return Ok(None) };
         let read = match register.block() {
@@ -102,23 +106,31 @@ impl View {
         vectors: &Vectors,
         register: Register,
     ) -> Result<u32, DeviceError> {
-        let mut own = |register| device.read_at(self.place(Place::FIRST), register);
+        let first = self.place(Place::FIRST);
         match register {
-            Register::Capability => Ok(own(register)? & !Capability::WORKER_COUNTERS.bits()),
+            Register::Capability => {
+                Ok(device.read_at(first, register)? & !Capability::WORKER_COUNTERS.bits())
+            }
             // Of the workers of others nothing is told.
             Register::WorkerState => Ok(0),
-            Register::MessagesPending => Ok(vectors.pending()),
+            Register::MessagesPending => self.pending(device, vectors),
             Register::CapWorkers => Ok(self.workers.count_ones()),
             Register::CapQueues => Ok(self.queues.into()),
             Register::CapFunctions => Ok(1),
             _ => match counter(register) {
-                None => own(register),
+                None => device.read_at(first, register),
                 Some((counter, is_high)) => {
                     let sum = self.count(device, counter)?;
                     Ok(if is_high { (sum >> 32) as u32 } else { sum as u32 })
                 }
             },
         }
+    }
+
+    /// Its own vectors that have fired and whose message has not gone, renumbered.
+    fn pending(&self, device: &mut impl Pages, vectors: &Vectors) -> Result<u32, DeviceError> {
+        let all = device.read_at(Place::FIRST, Register::MessagesPending)?;
+        Ok(all >> self.first_queue & ((1 << self.queues) - 1) | vectors.pending())
     }
 
     /// What the function's queue pairs have counted together; 0 where they do not count that.
