@@ -73,7 +73,7 @@ pub(super) struct Bus {
 #[derive(Debug)]
 enum Special {
     Faults(BusFaults),
-    Functions(Functions),
+    Functions(Box<Functions>),
 }
 
 /// Accesses of one token for each of a beat.
@@ -93,7 +93,7 @@ impl Bus {
     pub fn by_function() -> Result<Self, DeviceError> {
         // Nobody reaches it.
         let nobodys = SharedMemory::allocate(1, SIMULATED_BUS_ADDRESS)?;
-        Ok(Self { special: Some(Special::Functions(Functions::default())), ..Self::new(nobodys) })
+        Ok(Self { special: Some(Special::Functions(Box::default())), ..Self::new(nobodys) })
     }
 
     /// The memories of functions, where they have their own.

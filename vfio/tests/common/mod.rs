@@ -1,6 +1,8 @@
 //! A server on a thread of its own, and devices to serve.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub mod owner;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,12 +75,17 @@ impl Drop for Served {
 
 /// The RTL with so many functions, a queue pair each.
 pub fn rtl(functions: u32) -> RtlPlatform {
+    rtl_of(functions, SLICE)
+}
+
+/// The same with a slice of so many cycles.
+pub fn rtl_of(functions: u32, slice: u64) -> RtlPlatform {
     let config = RtlConfig {
         workers: 4,
         queues: functions,
         functions,
         by_function: true,
-        slice: SLICE,
+        slice,
         ..RtlConfig::default()
     };
     RtlPlatform::new(&config).unwrap()
