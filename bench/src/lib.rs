@@ -22,6 +22,8 @@ mod rtl_interrupts;
 #[cfg(feature = "rtl")]
 mod rtl_queues;
 mod savings;
+#[cfg(all(feature = "rtl", feature = "vfio"))]
+mod sockets;
 #[cfg(feature = "rtl")]
 mod speed;
 mod throughput;
@@ -66,6 +68,8 @@ pub enum What {
     Npu,
     /// Waiting: a host that looks, and one that sleeps until it is interrupted
     Wait,
+    /// The RTL behind a socket: a register, and a DECODE that a driver in front of it sleeps for, beside the bare socket
+    Sockets,
     /// An event ring: descriptors per second without one, with one, and with the life of each descriptor told
     Events,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
@@ -197,6 +201,8 @@ const BENCHES: &[Bench] = &[
     #[cfg(feature = "rtl")]
     bench(What::Npu, &["npu", "npu_causes"], npu::sections),
     bench(What::Wait, &["wait"], |load| one(wait::waiting(load.quick))),
+    #[cfg(all(feature = "rtl", feature = "vfio"))]
+    bench(What::Sockets, &["sockets"], |load| one(sockets::times(load.quick))),
     bench(What::Events, &["events"], |load| one(events::cost(load.quick))),
     #[cfg(feature = "gpu")]
     bench(What::Gpu, &["gpu_round_trip", "gpu_rate", "gpu_idle", "gpu_token"], |load| {
@@ -223,8 +229,13 @@ pub fn run<E: From<BenchError>>(
     mut show: impl FnMut(&'static str, Section) -> Result<(), E>,
 ) -> Result<Vec<String>, E> {
     let mut skipped = vec![];
-    let needs =
-        [(What::Rtl, Kind::Rtl), (What::Npu, Kind::Rtl), (What::Gpu, Kind::Gpu), (What::Decode, Kind::Gpu)];
+    let needs = [
+        (What::Rtl, Kind::Rtl),
+        (What::Npu, Kind::Rtl),
+        (What::Sockets, Kind::Rtl),
+        (What::Gpu, Kind::Gpu),
+        (What::Decode, Kind::Gpu),
+    ];
     for (needed, kind) in needs {
         if what != needed && what != What::All {
             continue;

@@ -94,8 +94,9 @@ fn piece(kind: Kind) -> usize {
 }
 
 impl Session {
-    /// Opens the device with memory for the model and as many tokens as may come, and publishes the model.
-    pub fn open(kind: Kind, model: &Published, ask: &Ask<'_>) -> Result<Self, Failure> {
+    /// Opens the device with memory for the model and as many tokens as may come, and publishes the model; `own` are settings of the
+    /// device's, as [`Kind::choose`] has them.
+    pub fn open(kind: Kind, own: &str, model: &Published, ask: &Ask<'_>) -> Result<Self, Failure> {
         let record = model.at(0);
         let positions = (ask.prompt.len() + ask.most) as u64;
         let blocks = positions.div_ceil(BLOCK_TOKENS.into());
@@ -116,7 +117,7 @@ impl Session {
             arena_bytes: [blocks * record.block_bytes() + room, 0, 0, 0],
             ..QueueConfig::default()
         };
-        let settings = Settings { queue, fault: ask.fault.clone(), ..Settings::default() };
+        let settings = Settings { queue, fault: ask.fault.clone(), ..Settings::default() }.and(own)?;
         let device = kind.open(&settings).map_err(|error| match error {
             OpenError::Device(DeviceError::Config { field: "model_bytes", .. }) => {
                 Failure::input(format!("--device {kind} runs no language model yet: give --device model"))

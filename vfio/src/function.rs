@@ -108,7 +108,7 @@ impl Function {
                 let bytes: u64 = match index {
                     protocol::BAR0 => BAR0_BYTES.into(),
                     protocol::CONFIG => crate::config_space::BYTES as u64,
-                    0..protocol::REGIONS => 0,
+                    _ if index < protocol::REGIONS => 0,
                     _ => return Ok(Err(Refusal::BadRegion)),
                 };
                 let flags = if bytes > 0 { 3 } else { 0 };
@@ -117,7 +117,7 @@ impl Function {
             Request::GetIrqInfo { index } => match index {
                 // By eventfds, all at once.
                 protocol::MSIX => done(protocol::words(&[16, 9, index, self.vectors.count() as u32])),
-                0..protocol::IRQS => done(protocol::words(&[16, 0, index, 0])),
+                _ if index < protocol::IRQS => done(protocol::words(&[16, 0, index, 0])),
                 _ => Ok(Err(Refusal::BadInterrupt)),
             },
             Request::SetIrqs { flags, index, start, count } => {
@@ -460,7 +460,7 @@ fn wait(device: &mut impl FunctionMemory, place: Place, active: bool) -> Result<
 fn registers(region: u32, offset: u64, bytes: usize) -> Option<impl Iterator<Item = u32>> {
     let fits = region == protocol::BAR0
         && matches!(bytes, 4 | 8)
-        && offset % bytes as u64 == 0
+        && offset.is_multiple_of(bytes as u64)
         && offset < u64::from(BAR0_BYTES);
     fits.then(|| (0..bytes as u32 / 4).map(move |word| offset as u32 + 4 * word))
 }

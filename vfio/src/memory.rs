@@ -70,7 +70,7 @@ impl Ranges {
         if flags & !(dma::READ | dma::WRITE) != 0 {
             return Err(Refusal::Malformed);
         }
-        if size == 0 || [offset, address, size].iter().any(|value| value % page != 0) {
+        if size == 0 || [offset, address, size].iter().any(|value| !value.is_multiple_of(page)) {
             return Err(Refusal::MapUnaligned);
         }
         let (Some(end), Some(file_end)) = (address.checked_add(size), offset.checked_add(size)) else {
@@ -134,7 +134,7 @@ impl Ranges {
     /// `MapUnaligned`, `MapWraps`, or `UnmapCuts` where a range is only partly in them; nothing has changed then.
     pub fn unmap(&mut self, address: u64, size: u64) -> Result<u64, Refusal> {
         let page = PAGE as u64;
-        if size == 0 || address % page != 0 || size % page != 0 {
+        if size == 0 || !address.is_multiple_of(page) || !size.is_multiple_of(page) {
             return Err(Refusal::MapUnaligned);
         }
         // The last page of all addresses may be named, too.

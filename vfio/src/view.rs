@@ -52,7 +52,7 @@ impl View {
     /// The register at `address` of BAR 0, if the function has one there.
     fn at(&self, address: u32) -> Option<(Register, Place)> {
         let &(register, place) = registers().get(address as usize / 4)?.as_ref()?;
-        (address % 4 == 0 && place.queue < self.queues.max(1)).then_some((register, place))
+        (address.is_multiple_of(4) && place.queue < self.queues.max(1)).then_some((register, place))
     }
 
     /// The same place in the device.
@@ -178,7 +178,7 @@ impl View {
 /// The word of the table of messages at `address`, if it lies there.
 fn table_word(address: u32) -> Option<usize> {
     let word = address.checked_sub(TABLE)?;
-    (address < PENDING_BITS && word % 4 == 0).then_some(word as usize / 4)
+    (address < PENDING_BITS && word.is_multiple_of(4)).then_some(word as usize / 4)
 }
 
 /// The counter that a register is half of, and whether it is the high one.

@@ -26,7 +26,7 @@ pub struct Args {
     /// A name (`doorbell model list`), an image, a GGUF file or a directory of Hugging Face
     #[arg(long, default_value = models::DEFAULT)]
     model: String,
-    /// Device to run on; of those that there are the model has an engine for it
+    /// Device to run on: model, rtl, gpu, or vfio-user:SOCKET, which `doorbell vfio-user --language` serves
     #[arg(long, default_value = "model")]
     device: String,
     /// Most tokens of the answer
@@ -66,7 +66,7 @@ pub struct Args {
 
 /// Generates.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let kind = Kind::parse(&args.device)?;
+    let (kind, own) = Kind::choose(&args.device)?;
     let sharpness = models::sharpness(args.temperature)?;
     let truncation = Truncation::new(args.top_k, args.top_p, args.min_p).ok_or_else(|| {
         let (top_p, min_p) = (args.top_p, args.min_p);
@@ -106,7 +106,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     // The model computes on the threads of whoever gives it its time.
     let answer = pool.install(|| {
-        let mut session = Busy::during(format!("opening {kind}"), || Session::open(kind, &model, &ask))?;
+        let mut session =
+            Busy::during(format!("opening {kind}"), || Session::open(kind, &own, &model, &ask))?;
         let busy = Busy::new(format!("{kind} reads the prompt"));
         let form = match (args.json, args.logprobs) {
             (true, _) => Form::Json,

@@ -170,7 +170,7 @@ impl Story<'_> {
         events: &Sender<(usize, Event)>,
     ) -> Result<Told, Failure> {
         let ask = Ask { fault: fault.cloned(), ..self.ask.clone() };
-        let mut session = Session::open(kind, self.model, &ask)?;
+        let mut session = Session::open(kind, "", self.model, &ask)?;
         let stream = self.text.stream();
         let events = events.clone();
         let mut voice = Voice { text: self.text, stream, said: String::new(), tokens: 0, place, events };

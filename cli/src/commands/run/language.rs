@@ -54,7 +54,7 @@ impl Models {
             models::fit(trace, image.model.shape.context as u32);
         }
         let sharpness = models::sharpness(args.temperature)?;
-        let kind = Kind::parse(&args.device)?;
+        let (kind, _) = Kind::choose(&args.device)?;
         let turns = if args.publish_every > 0 { TURNS.min(image.model.shape.kv_layers()) } else { 1 };
         let turn = |turn| {
             let mut image = image.clone();

@@ -48,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// it must not.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device to run on: model, rtl or gpu
+    /// Device to run on: model, rtl, gpu, or vfio-user:SOCKET, which `doorbell vfio-user` serves
     #[arg(long, default_value = "model")]
     device: String,
     /// Trace to run (own format, Mooncake or Azure); by default a small built-in one
@@ -269,7 +269,7 @@ struct Ran {
 /// Runs the command.
 pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     args.seed = identity::seed(args.given_seed, args.store.as_deref())?;
-    let kind = Kind::parse(&args.device)?;
+    let (kind, _) = Kind::choose(&args.device)?;
     for (option, is_given) in [("--gpus", args.gpus.is_some()), ("--sms", args.sms.is_some())] {
         if is_given && kind != Kind::Gpu {
             return Err(Failure::input(format!(

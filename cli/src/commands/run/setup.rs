@@ -74,7 +74,8 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
     let options = Options { language, ..options(args, trace)? };
     let slots = options.slots;
     let kv = blocks(args, trace, options.max_output_tokens, models.as_ref())?;
-    let mut settings = settings(args, kind, &options);
+    let (_, own) = Kind::choose(&args.device)?;
+    let mut settings = settings(args, kind, &options).and(&own)?;
     if let Some(models) = &models {
         settings.queue = models.regions(&options, kv.blocks, settings.queue);
     }
@@ -275,7 +276,9 @@ fn settings(args: &Args, kind: Kind, options: &Options) -> Settings {
         memory: Memory { latency: 0..=0, stalls: 0, reorder: false, random: false, seed: args.seed.into() },
         queues: args.queues,
         functions: args.functions,
-        own_thread: sleeps,
+        // One in another process runs by itself.
+        own_thread: sleeps && kind != Kind::VfioUser,
+        socket: None,
         gpus: Gpus {
             gpus: args.gpus.as_ref().map_or_else(|| Gpus::default().gpus, |GpuList(gpus)| gpus.clone()),
             sms: args.sms,

@@ -1,0 +1,103 @@
+//! `doorbell vfio-user`, and what drives the functions that it serves from processes of their own.
+#![cfg(all(feature = "vfio", feature = "variants", feature = "runtime"))]
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use assert_cmd::cargo::cargo_bin;
+use rstest::rstest;
+
+/// A server that ends with this.
+struct Server {
+    child: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Server {
+    /// Serves with these arguments, the socket being that of [`socket`](Self::socket); `last` is what its last socket ends with.
+    fn start(arguments: &str, last: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(cargo_bin("doorbell"));
+        command
+            .arg("vfio-user")
+            .args(arguments.split_whitespace())
+            .arg("--socket")
+            .arg(folder.path().join("s"));
+        let child = command.stderr(Stdio::null()).spawn().unwrap();
+        let server = Self { child, folder };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !std::path::Path::new(&server.socket(last)).exists() {
+            assert!(Instant::now() < deadline, "no socket");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server
+    }
+
+    fn socket(&self, end: &str) -> String {
+        format!("{}/s{end}", self.folder.path().display())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn doorbell(arguments: &str) -> (i32, String) {
+    let output = Command::new(cargo_bin("doorbell")).args(arguments.split_whitespace()).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap_or(-1), String::from_utf8(text).unwrap())
+}
+
+/// One client after the other, and four at once; then the server is killed while one is connected, and the next is told.
+#[rstest]
+#[case("--device model", &[""])]
+#[case("--device rtl", &[""])]
+#[case("--device rtl --functions 4", &[".0", ".1", ".2", ".3"])]
+fn drivers_in_processes_of_their_own_agree_with_the_golden_model(
+    #[case] arguments: &str,
+    #[case] ends: &[&str],
+) {
+    let mut server = Server::start(arguments, ends[ends.len() - 1]);
+    for _ in 0..2 {
+        std::thread::scope(|scope| {
+            for end in ends {
+                let socket = server.socket(end);
+                scope.spawn(move || {
+                    let (code, text) =
+                        doorbell(&format!("compare --limit 100 --devices model,vfio-user:{socket}"));
+                    assert_eq!(code, 0, "{text}");
+                    assert!(text.contains("identical"), "{text}");
+                });
+            }
+        });
+    }
+    let (code, text) =
+        doorbell(&format!("run --limit 20 --wait sleep --device vfio-user:{}", server.socket(ends[0])));
+    assert_eq!(code, 0, "{text}");
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let (code, text) = doorbell(&format!("compare --devices model,vfio-user:{}", server.socket(ends[0])));
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("no server listens there"), "{text}");
+}
+
+#[rstest]
+#[case("vfio-user --socket /nowhere/s --device model", 2, "socket /nowhere/s: cannot listen")]
+#[case(
+    "vfio-user --socket s --device gpu",
+    3,
+    "functions with hosts of their own are those of model and rtl"
+)]
+#[case(
+    "vfio-user --socket s --functions 4 --queues 5",
+    2,
+    "--functions 4 with --queues 5 are 20 queue pairs"
+)]
+#[case("compare --devices model,vfio-user", 2, "give the socket of its server, as in vfio-user:PATH")]
+fn bad_usage_is_told(#[case] arguments: &str, #[case] code: i32, #[case] message: &str) {
+    let (ended, text) = doorbell(arguments);
+    assert!(ended == code && text.contains(message), "{ended}: {text}");
+}
