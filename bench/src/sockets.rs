@@ -118,7 +118,7 @@ fn served(rounds: usize) -> Result<(f64, f64), BenchError> {
     let device = RtlPlatform::new(&config).map_err(BenchError::failed)?;
     let folder = tempfile::tempdir().map_err(BenchError::failed)?;
     let socket = folder.path().join("socket");
-    let mut server = Server::new(device, &[socket.clone()]).map_err(BenchError::failed)?;
+    let mut server = Server::new(device, std::slice::from_ref(&socket)).map_err(BenchError::failed)?;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let serving = scope.spawn(|| server.run(&stop, |_| {}));
