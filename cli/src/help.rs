@@ -200,8 +200,8 @@ const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
         [
             ("doorbell vfio-user --socket /run/doorbell.sock", "The RTL, as one function"),
             (
-                "doorbell compare --devices model,vfio-user:/run/doorbell.sock",
-                "A driver in another process, compared with the golden model",
+                "doorbell vfio-user --socket /run/doorbell.sock --functions 4",
+                "Four functions, at /run/doorbell.sock.0 to .3",
             ),
         ],
     ),

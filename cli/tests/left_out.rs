@@ -19,6 +19,7 @@ use rstest::rstest;
 #[case("cosim", "cosim")]
 #[case("bench all", "bench")]
 #[case("top --once", "top")]
+#[case("vfio-user --socket s", "vfio-user")]
 #[case("compare --model", "--model")]
 #[case("compare --model micro --lockstep", "--lockstep")]
 fn what_was_left_out_says_so(#[case] arguments: &str, #[case] name: &str) {
@@ -30,6 +31,7 @@ fn what_was_left_out_says_so(#[case] arguments: &str, #[case] name: &str) {
         "wave" | "cosim" => "cosim",
         "bench" => "bench",
         "completions" => "shell",
+        "vfio-user" => "vfio",
         _ => "lm",
     };
     let brings = format!("the feature '{feature}'");
