@@ -47,15 +47,16 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     steps.run("testbenches", || rtl_test::run(root, &rtl_test::Options::default()));
     steps.run("formal", || formal::run(root, &formal::Options::default()));
     steps.run("cocotb", || cocotb::run(root, &cocotb::Options::default()));
+    steps.run("cargo test: build", || {
+        shell::run(&mut shell::cargo(root, &[&WORKSPACE[..], &["--no-run"]].concat()))
+    });
+    // The build compiles the kernels beside everything else, and this judges what came of it.
     let without_gpu = Places::this().is_off();
     if without_gpu {
         steps.skip("gpu-check", "DOORBELL_CUDA is off");
     } else {
         steps.run("gpu-check", || gpu_check::kernels(root));
     }
-    steps.run("cargo test: build", || {
-        shell::run(&mut shell::cargo(root, &[&WORKSPACE[..], &["--no-run"]].concat()))
-    });
     steps.run("cargo test", || cargo_test(root));
     steps.run("perf", || perf::run(root, &perf::Options::default()));
     if !without_gpu {
@@ -77,8 +78,8 @@ const PURPOSES: [(&str, &str); 10] = [
     ),
     ("formal", "no wake-up is lost, and eight further properties, for every order of small blocks"),
     ("cocotb", "the RTL as an integrator sees it, from Python, on two simulators"),
-    ("gpu-check", "the kernels compile, spill no register and fence each proxy"),
     ("cargo test: build", "the devices verilated and compiled, and every program of tests"),
+    ("gpu-check", "the kernels compile, spill no register and fence each proxy"),
     (
         "cargo test",
         "every Rust test, including the conformance suite on golden model, RTL and the kernel's text",
