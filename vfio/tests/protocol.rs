@@ -1,17 +1,13 @@
 //! The messages: any bytes decode or are refused, and what is sent decodes to what was meant. The corpus are messages that clients sent, and
 //! some that were once of interest; `DOORBELL_FUZZ` is how many more are drawn from them.
 
-use std::path::Path;
-
 use doorbell_vfio::Refusal;
 use doorbell_vfio::protocol::{self, HEADER, Header, MAX_MESSAGE, Request, command};
 use proptest::prelude::*;
 
 /// The messages of the corpus, a line of hexadecimal digits each; what stands behind `#` is a comment.
 fn corpus() -> Vec<Vec<u8>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus.hex");
-    let text = std::fs::read_to_string(path).unwrap();
-    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let lines = include_str!("corpus.hex").lines().map(|line| line.split('#').next().unwrap_or_default());
     let digits = lines.map(|line| line.chars().filter(|digit| !digit.is_whitespace()).collect::<String>());
     let bytes = |digits: String| -> Vec<u8> {
         (0..digits.len() / 2).map(|k| u8::from_str_radix(&digits[2 * k..2 * k + 2], 16).unwrap()).collect()
