@@ -87,8 +87,8 @@ pub struct Session {
 fn piece(kind: Kind) -> usize {
     match kind {
         Kind::Rtl => 1,
-        // Of a device in another process nobody knows what it is.
-        Kind::VfioUser => 1,
+        // Of a device in another process, or on a bus, nobody knows what it is.
+        Kind::VfioUser | Kind::Pcie => 1,
         Kind::Model | Kind::Gpu => usize::MAX,
     }
 }

@@ -21,6 +21,9 @@ fn what_is_there_and_what_is_refused_is_told() {
     }
     assert_eq!(finding("device", "model")["level"], "ok");
     assert_eq!(finding("device", "rtl")["level"], if cfg!(feature = "rtl") { "ok" } else { "without" });
+    if cfg!(feature = "vfio") {
+        assert!(!finding("device", "pcie")["found"].as_str().unwrap().is_empty());
+    }
     // Whatever is not as it could be says what does not work.
     for finding in findings {
         assert_eq!(finding["level"] == "ok", finding["refused"].is_null(), "{finding}");

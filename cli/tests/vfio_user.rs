@@ -97,6 +97,13 @@ fn drivers_in_processes_of_their_own_agree_with_the_golden_model(
     "--functions 4 with --queues 5 are 20 queue pairs"
 )]
 #[case("compare --devices model,vfio-user", 2, "give the socket of its server, as in vfio-user:PATH")]
+#[case("compare --devices model,pcie", 2, "give the address of the function, as in pcie:0000:00:03.0")]
+#[case(
+    "compare --devices model,pcie:ffff:ff:1f.7",
+    3,
+    "pcie:ffff:ff:1f.7 is not available: no PCI device has this address"
+)]
+#[case("compare --devices model,pcie:0000:00:03.0:queues=2", 2, "its driver takes the first queue pair")]
 fn bad_usage_is_told(#[case] arguments: &str, #[case] code: i32, #[case] message: &str) {
     let (ended, text) = doorbell(arguments);
     assert!(ended == code && text.contains(message), "{ended}: {text}");

@@ -1,14 +1,16 @@
-//! Devices each of whose functions has a host of its own, to be served at sockets.
+//! Devices each of whose functions has a host of its own: those that are served at sockets, and those that are driven there or over
+//! vfio-pci.
 
 use std::path::PathBuf;
 
-use doorbell_host::{Device, DeviceError, Driver, FunctionMemory, QueueConfig};
+use doorbell_host::{Device, DeviceError, Driver, FunctionMemory, Platform, QueueConfig};
 use doorbell_verify::ModelPlatform;
-use doorbell_vfio::VfioUser;
+pub use doorbell_vfio::functions as pcie_functions;
+use doorbell_vfio::{VfioPci, VfioUser};
 
 use crate::{Kind, OpenError, Settings};
 
-/// Advances after which a device behind a socket counts as hung: seconds, of the 50 µs that each takes at least.
+/// Advances after which a device behind a socket or a bus counts as hung: seconds, of the 50 µs that each takes at least.
 const PATIENCE: u32 = 100_000;
 
 /// What a device that is served is to have.
@@ -47,19 +49,40 @@ impl Kind {
 
 /// The function at the socket of a server: its first queue pair.
 pub(crate) fn open_socket(settings: &Settings) -> Result<Box<dyn Device>, OpenError> {
-    let Some(socket) = &settings.socket else {
-        let (option, problem) =
-            ("vfio-user".to_owned(), "give the socket of its server, as in vfio-user:PATH".to_owned());
+    let place =
+        place(settings, "vfio-user", &settings.socket, "the socket of its server, as in vfio-user:PATH")?;
+    drive(VfioUser::open(&PathBuf::from(place))?, settings)
+}
+
+/// The function of PCI Express at an address: its first queue pair.
+pub(crate) fn open_address(settings: &Settings) -> Result<Box<dyn Device>, OpenError> {
+    let place =
+        place(settings, "pcie", &settings.address, "the address of the function, as in pcie:0000:00:03.0")?;
+    drive(VfioPci::open(place)?, settings)
+}
+
+/// Where the function is.
+fn place<'a>(
+    settings: &Settings,
+    kind: &str,
+    place: &'a Option<String>,
+    what: &str,
+) -> Result<&'a str, OpenError> {
+    let Some(place) = place else {
+        let (option, problem) = (kind.to_owned(), format!("give {what}"));
         return Err(OpenError::Option { option, problem });
     };
     if settings.queues > 1 || settings.functions > 1 {
         let value = settings.queues.max(settings.functions).into();
         let expected =
-            "1 of each behind a socket, which is one function: its driver takes the first queue pair"
-                .to_owned();
+            format!("1 of each, as {kind}:{place} is one function: its driver takes the first queue pair");
         return Err(DeviceError::Config { field: "queues or functions", value, expected }.into());
     }
+    Ok(place)
+}
+
+fn drive(platform: impl Platform + 'static, settings: &Settings) -> Result<Box<dyn Device>, OpenError> {
     let patience = settings.patience.unwrap_or(PATIENCE);
     let queue = QueueConfig { patience, ..settings.queue.clone() };
-    Ok(Box::new(Driver::new(VfioUser::open(&PathBuf::from(socket))?, queue)?))
+    Ok(Box::new(Driver::new(platform, queue)?))
 }

@@ -35,7 +35,7 @@ mod settings;
 
 pub use chaos::Shape;
 #[cfg(feature = "vfio")]
-pub use functions::Served;
+pub use functions::{Served, pcie_functions};
 pub use settings::{cycles, gpus, ranges};
 
 /// A kind of device.
@@ -49,6 +49,8 @@ pub enum Kind {
     Gpu,
     /// The function of a device that another process serves at a socket.
     VfioUser,
+    /// A function of PCI Express in this machine, bound to vfio-pci.
+    Pcie,
 }
 
 /// What a device is opened with. Reads from text as `key=value` pairs, apart by blanks or commas; see
@@ -73,6 +75,8 @@ pub struct Settings {
     pub own_thread: bool,
     /// The socket of the server of a device in another process.
     pub socket: Option<String>,
+    /// The address of a function of PCI Express.
+    pub address: Option<String>,
     /// A fault to put into the device: `token`, `completion`, `hang`, or one of the device's own.
     pub fault: Option<String>,
 }
@@ -88,6 +92,7 @@ impl Default for Settings {
             gpus: Gpus::default(),
             own_thread: false,
             socket: None,
+            address: None,
             fault: None,
         }
     }
@@ -173,7 +178,7 @@ impl OpenError {
 }
 
 fn names() -> String {
-    Kind::ALL.map(Kind::name).join(", ") + ", vfio-user:SOCKET"
+    Kind::ALL.map(Kind::name).join(", ") + ", vfio-user:SOCKET, pcie:ADDRESS"
 }
 
 impl fmt::Display for Kind {
@@ -193,6 +198,7 @@ impl Kind {
             Kind::Rtl => "rtl",
             Kind::Gpu => "gpu",
             Kind::VfioUser => "vfio-user",
+            Kind::Pcie => "pcie",
         }
     }
 
@@ -206,6 +212,7 @@ impl Kind {
             Kind::Rtl => "the SystemVerilog device, verilated".into(),
             Kind::Gpu => "persistent CUDA workers".into(),
             Kind::VfioUser => "a function of a device that another process serves".into(),
+            Kind::Pcie => "a function of PCI Express, over the kernel's vfio-pci".into(),
         }
     }
 
@@ -224,10 +231,24 @@ impl Kind {
             Kind::Model => true,
             Kind::Rtl => cfg!(feature = "rtl"),
             Kind::Gpu => cfg!(feature = "gpu"),
-            Kind::VfioUser => cfg!(feature = "vfio"),
+            Kind::VfioUser | Kind::Pcie => cfg!(feature = "vfio"),
         };
-        let feature = if self == Kind::VfioUser { "vfio" } else { self.name() };
+        let feature = if self.place_key().is_some() { "vfio" } else { self.name() };
         (!built).then(|| format!("not part of this build; build with the feature '{feature}'"))
+    }
+
+    /// The key of the setting that says where it is, for a kind that must be told.
+    fn place_key(self) -> Option<&'static str> {
+        match self {
+            Kind::VfioUser => Some("socket"),
+            Kind::Pcie => Some("address"),
+            Kind::Model | Kind::Rtl | Kind::Gpu => None,
+        }
+    }
+
+    /// Whether it runs by itself, without a thread of this process.
+    pub fn runs_elsewhere(self) -> bool {
+        self.place_key().is_some()
     }
 
     /// Whether a fault can be put into it.
@@ -241,20 +262,29 @@ impl Kind {
     /// `Unknown`, naming those that there are.
     pub fn parse(name: &str) -> Result<Kind, OpenError> {
         let unknown = || OpenError::Unknown { name: name.to_owned() };
-        let mut kinds = Kind::ALL.into_iter().chain([Kind::VfioUser]);
+        let mut kinds = Kind::ALL.into_iter().chain([Kind::VfioUser, Kind::Pcie]);
         kinds.find(|kind| kind.name() == name).ok_or_else(unknown)
     }
 
     /// The kind that `text` names, and the settings behind its name, as [`Settings::and`] takes them: `model:queues=4:functions=2`. What
-    /// follows `vfio-user` first is its socket: `vfio-user:/run/doorbell.sock`.
+    /// follows `vfio-user` first is its socket: `vfio-user:/run/doorbell.sock`. What follows `pcie` is the function's address: `pcie:0000:00:03.0`.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
     pub fn choose(text: &str) -> Result<(Kind, String), OpenError> {
         let (name, own) = text.split_once(':').unwrap_or((text, ""));
         let kind = Kind::parse(name.trim())?;
-        let socket = if kind == Kind::VfioUser && !own.is_empty() { "socket=" } else { "" };
-        Ok((kind, format!("{socket}{}", own.replace(':', " "))))
+        let key = kind.place_key().filter(|_| !own.is_empty());
+        // A place may have colons. A setting has a '='.
+        let mut parts = own.split(':');
+        let mut settings = key.map_or(String::new(), |key| format!("{key}={}", parts.next().unwrap_or("")));
+        let mut in_place = key.is_some();
+        for part in parts {
+            in_place &= !part.contains('=');
+            settings.push(if in_place { ':' } else { ' ' });
+            settings.push_str(part);
+        }
+        Ok((kind, settings))
     }
 
     /// Opens a device of this kind.
@@ -293,6 +323,8 @@ impl Kind {
             Kind::Gpu => Ok(gpu::open(settings, rewards)?),
             #[cfg(feature = "vfio")]
             Kind::VfioUser if !rewards => Ok(functions::open_socket(settings)?.into()),
+            #[cfg(feature = "vfio")]
+            Kind::Pcie if !rewards => Ok(functions::open_address(settings)?.into()),
             #[allow(unreachable_patterns, reason = "a build with every feature has every kind")]
             _ => {
                 let alone = || "it has no queue pair for rewards beside the one of its driver".to_owned();
@@ -432,6 +464,30 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    #[rstest]
+    #[case("model", Kind::Model, "")]
+    #[case("model:queues=4:functions=2", Kind::Model, "queues=4 functions=2")]
+    #[case("vfio-user:/run/s", Kind::VfioUser, "socket=/run/s")]
+    #[case("vfio-user:/run/a=b:sq_depth=8", Kind::VfioUser, "socket=/run/a=b sq_depth=8")]
+    #[case("pcie", Kind::Pcie, "")]
+    #[case("pcie:0000:00:03.0", Kind::Pcie, "address=0000:00:03.0")]
+    #[case(
+        "pcie:0000:00:03.0:sq_depth=8:cq_depth=4",
+        Kind::Pcie,
+        "address=0000:00:03.0 sq_depth=8 cq_depth=4"
+    )]
+    fn behind_a_name_are_a_place_and_settings(#[case] text: &str, #[case] kind: Kind, #[case] own: &str) {
+        assert_eq!(Kind::choose(text).unwrap(), (kind, own.to_owned()));
+    }
+
+    #[cfg(feature = "vfio")]
+    #[test]
+    fn an_address_may_be_followed_by_settings() {
+        let (_, own) = Kind::choose("pcie:0000:00:03.0:sq_depth=8").unwrap();
+        let settings: Settings = own.parse().unwrap();
+        assert_eq!((settings.address.as_deref(), settings.queue.sq_depth), (Some("0000:00:03.0"), 8));
+    }
 
     #[rstest]
     #[case("", "model")]

@@ -10,7 +10,7 @@ use crate::{OpenError, Settings};
 
 impl Settings {
     /// The keys and their values. Numbers are decimal, or hexadecimal behind `0x`.
-    pub const KEYS: [(&'static str, &'static str); 29] = [
+    pub const KEYS: [(&'static str, &'static str); 30] = [
         ("sq_depth", "slots of the submission queue, a power of two from 2 to 65536"),
         ("cq_depth", "slots of the completion queue, a power of two from 2 to 65536"),
         ("sq_start", "running index at which the submission queue starts"),
@@ -48,6 +48,7 @@ impl Settings {
             "model, rtl: 1 if the device gets a thread of its own, so that others may sleep, else 0",
         ),
         ("socket", "vfio-user: the socket of its server"),
+        ("address", "pcie: the address of the function, as 0000:00:03.0"),
         ("fault", "a fault to see it found: token, completion, hang, or one of the device's own"),
     ];
 
@@ -85,6 +86,7 @@ impl Settings {
             "coalesce_time" => queue.coalesce_time = number(value)?,
             "own_thread" => self.own_thread = switch(value)?,
             "socket" => self.socket = Some(value.to_owned()),
+            "address" => self.address = Some(value.to_owned()),
             "fault" => self.fault = Some(value.to_owned()),
             _ => {
                 return Err(format!(

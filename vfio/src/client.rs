@@ -6,43 +6,34 @@
 use std::fs::File;
 use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use doorbell_contract::{Place, Register};
 use doorbell_host::memory::SIMULATED_BUS_ADDRESS;
 use doorbell_host::{Awaited, DeviceError, Platform, SharedDevice, SharedMemory};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
+use crate::config_space::{COMMAND, ENABLE};
+use crate::interrupt::Interrupt;
 use crate::protocol::{self, HEADER, Header, command, dma, irq};
 use crate::server::REFUSALS;
 
 /// How long a reply may take (R15): far more than a reset, or the turns of others.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long an advance waits for a device that runs by itself.
-const LOOK: Duration = Duration::from_micros(50);
-/// Memory Space Enable and Bus Master Enable of the register COMMAND.
-const ENABLE: [u8; 2] = [6, 0];
 /// MSI-X Enable, in the upper byte of its message control.
 const MSIX_ENABLE: [u8; 1] = [0x80];
-
-/// What the driver's memory writes to its message word when the eventfd has rung.
-const MESSAGE: u32 = doorbell_host::platform::MESSAGE;
 
 /// A queue pair, the first of its function, of a device behind a socket.
 pub struct VfioUser {
     name: String,
     stream: UnixStream,
     id: u16,
-    interrupt: OwnedFd,
+    interrupt: Interrupt,
     key: SharedDevice,
     memory: Option<SharedMemory>,
-    word: Option<(SharedMemory, usize)>,
 }
 
 impl VfioUser {
@@ -61,19 +52,17 @@ impl VfioUser {
         })?;
         let timeouts = stream.set_read_timeout(Some(PATIENCE)).and(stream.set_write_timeout(Some(PATIENCE)));
         timeouts.map_err(|error| unavailable(error.to_string()))?;
-        let interrupt = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
-            .map_err(|error| unavailable(format!("no eventfd: {error}")))?;
-        let (memory, word) = (None, None);
-        let mut platform =
-            Self { name: name.clone(), stream, id: 0, interrupt, key: SharedDevice::next(), memory, word };
+        let interrupt = Interrupt::new().map_err(|error| unavailable(format!("no eventfd: {error}")))?;
+        let key = SharedDevice::next();
+        let mut platform = Self { name: name.clone(), stream, id: 0, interrupt, key, memory: None };
         platform.start()?;
         Ok(platform)
     }
 
     fn start(&mut self) -> Result<(), DeviceError> {
         self.ask(command::VERSION, &protocol::version(&format!(",\"{REFUSALS}\":true")), &[])?;
-        self.write_region(protocol::CONFIG, 0x04, &ENABLE)?;
-        let trigger = self.interrupt.try_clone().map_err(|error| self.lost(&error))?;
+        self.write_region(protocol::CONFIG, COMMAND as u64, &ENABLE.to_le_bytes())?;
+        let trigger = self.interrupt.eventfd().try_clone_to_owned().map_err(|error| self.lost(&error))?;
         let flags = irq::EVENTFD | irq::TRIGGER;
         self.ask(
             command::SET_IRQS,
@@ -161,30 +150,13 @@ impl VfioUser {
         self.ask(command::REGION_WRITE, &body, &[]).map(drop)
     }
 
-    /// Writes the message's word if the eventfd has rung.
-    fn look(&mut self) -> Result<(), DeviceError> {
-        let mut count = [0; 8];
-        if rustix::io::read(&self.interrupt, &mut count[..]).is_ok()
-            && let Some((memory, offset)) = &self.word
-        {
-            memory.word32(*offset)?.store(MESSAGE, Ordering::Release);
-        }
-        Ok(())
-    }
-
     /// Sleeps until the eventfd rings, or `deadline`, or the server goes.
     fn sleep(&mut self, deadline: Instant) -> Result<(), DeviceError> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-        let mut fds = [PollFd::new(&self.interrupt, PollFlags::IN), PollFd::new(&self.stream, PollFlags::IN)];
-        match poll(&mut fds, Some(&left)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(self.lost(&error.into())),
-        }
-        let [rang, gone] = [fds[0].revents(), fds[1].revents()];
-        if rang.contains(PollFlags::IN) {
-            self.look()?;
-        } else if !gone.is_empty() {
+        let woken = self.interrupt.sleep(deadline, Some(self.stream.as_fd()));
+        let woken = woken.map_err(|error| self.lost(&error))?;
+        if woken.rang {
+            self.interrupt.look()?;
+        } else if woken.other {
             // Nothing was asked: what can be read is the end.
             return Err(self.lost(&io::ErrorKind::UnexpectedEof.into()));
         }
@@ -241,7 +213,7 @@ impl Platform for VfioUser {
                 Some(word) if reply.len() == 20 => {
                     let value = u32::from_le_bytes(*word);
                     // As on PCI: what the device has sent before it answers a read has come with the answer.
-                    self.look()?;
+                    self.interrupt.look()?;
                     Ok(value)
                 }
                 _ => Err(self.lost(&io::ErrorKind::InvalidData.into())),
@@ -253,13 +225,12 @@ impl Platform for VfioUser {
 
     fn advance(&mut self, _: usize) -> Result<(), DeviceError> {
         // Without polling the socket: whoever waits reads a register now and then.
-        std::thread::sleep(LOOK);
-        self.look()
+        self.interrupt.pause()
     }
 
     /// The messages come as an eventfd, and the word is written here.
     fn route(&mut self, memory: &SharedMemory, offset: usize) -> Result<(), DeviceError> {
-        self.word = Some((memory.clone(), offset));
+        self.interrupt.route(memory, offset);
         Ok(())
     }
 

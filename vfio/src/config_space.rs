@@ -20,7 +20,8 @@ pub const TABLE: u32 = 0x1000;
 /// Where its pending bits lie.
 pub const PENDING_BITS: u32 = 0x1800;
 
-const COMMAND: usize = 0x04;
+/// Where the command register lies.
+pub const COMMAND: usize = 0x04;
 const STATUS: usize = 0x06;
 const BAR: usize = 0x10;
 const EXPRESS: usize = 0x40;
@@ -29,6 +30,8 @@ const OWN: usize = 0xA0;
 
 const MEMORY_ENABLE: u16 = 1 << 1;
 const BUS_MASTER_ENABLE: u16 = 1 << 2;
+/// What a driver sets in the command register: accesses of BAR 0 are answered, and the function moves data.
+pub const ENABLE: u16 = MEMORY_ENABLE | BUS_MASTER_ENABLE;
 const INTX_DISABLE: u16 = 1 << 10;
 const RESET_CAPABLE: u32 = 1 << 28;
 const INITIATE_RESET: u16 = 1 << 15;

@@ -1,4 +1,4 @@
-//! What a host gives to a function of its memory. All `unsafe` of this crate is here.
+//! What a host gives to a function of its memory. All `unsafe` of the server is here.
 //!
 //! A host sends the descriptor of a file and says which part of it lies at which bus address. Each file is mapped once, as a whole,
 //! whatever the number of its ranges: a guest behind an IOMMU gives single pages, and a process may have 65,530 mappings.

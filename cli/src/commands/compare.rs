@@ -28,7 +28,8 @@ use crate::report::{Fault, Report, Skipped, Waveform};
 #[derive(clap::Args)]
 pub struct Args {
     /// Devices to compare, the reference first; by default all that are there. Settings of one device follow its name, as
-    /// in model,model:queues=4:functions=2 (an unknown key lists them); vfio-user:SOCKET is one that `doorbell vfio-user` serves
+    /// in model,model:queues=4:functions=2 (an unknown key lists them); vfio-user:SOCKET is one that `doorbell vfio-user`
+    /// serves, pcie:ADDRESS a function that is bound to vfio-pci
     #[arg(long, value_delimiter = ',', value_name = "NAME,NAME")]
     devices: Vec<String>,
     /// Trace to run (own format, Mooncake or Azure); by default a small built-in one
@@ -485,6 +486,7 @@ fn settings(args: &Args, plan: &ReplayPlan) -> Settings {
         },
         own_thread: false,
         socket: None,
+        address: None,
         fault: None,
     }
 }

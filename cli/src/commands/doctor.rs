@@ -66,8 +66,13 @@ impl Finding {
 
 /// Prints what was found.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let findings: Vec<Finding> =
-        machine().into_iter().chain(gpus()).chain(tools()).chain(Kind::ALL.map(device)).collect();
+    let findings: Vec<Finding> = machine()
+        .into_iter()
+        .chain(gpus())
+        .chain(tools())
+        .chain(Kind::ALL.map(device))
+        .chain(pcie())
+        .collect();
     let healthy = findings.iter().all(|finding| finding.level != Level::Problem);
     if args.json {
         let value =
@@ -248,6 +253,42 @@ fn device(kind: Kind) -> Finding {
             Finding::bad(level, "device", kind.name(), error.to_string(), refused)
         }
     }
+}
+
+/// Every function of PCI Express that is one of Doorbell's, opened as a command would.
+#[cfg(feature = "vfio")]
+fn pcie() -> Vec<Finding> {
+    let name = Kind::Pcie.name();
+    let addresses = doorbell_devices::pcie_functions();
+    if addresses.is_empty() {
+        let refused = format!(
+            "every command with the device {name}: `doorbell vfio-user` shows one to a guest (docs/pcie.md)"
+        );
+        return vec![Finding::bad(
+            Level::Without,
+            "device",
+            name,
+            "no PCI device is a function of Doorbell's",
+            refused,
+        )];
+    }
+    let told = |address: String| {
+        let settings = Settings { address: Some(address.clone()), ..Settings::default() };
+        match Kind::Pcie.open(&settings) {
+            Ok(_) => Finding::ok("device", name, format!("{address}, over vfio-pci")),
+            Err(error) => {
+                let level = if error.missing().is_some() { Level::Without } else { Level::Problem };
+                let refused = format!("every command with the device {name}:{address}");
+                Finding::bad(level, "device", name, error.to_string(), refused)
+            }
+        }
+    };
+    addresses.into_iter().map(told).collect()
+}
+
+#[cfg(not(feature = "vfio"))]
+fn pcie() -> Vec<Finding> {
+    vec![]
 }
 
 fn read(path: &str) -> String {

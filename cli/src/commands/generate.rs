@@ -26,7 +26,7 @@ pub struct Args {
     /// A name (`doorbell model list`), an image, a GGUF file or a directory of Hugging Face
     #[arg(long, default_value = models::DEFAULT)]
     model: String,
-    /// Device to run on: model, rtl, gpu, or vfio-user:SOCKET, which `doorbell vfio-user --language` serves
+    /// Device to run on: model, rtl, gpu, pcie:ADDRESS, or vfio-user:SOCKET, which `doorbell vfio-user --language` serves
     #[arg(long, default_value = "model")]
     device: String,
     /// Most tokens of the answer

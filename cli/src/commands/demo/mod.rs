@@ -389,6 +389,7 @@ fn about(kind: Kind) -> &'static str {
         Kind::Rtl => "SystemVerilog, in Verilator",
         Kind::Gpu => "CUDA kernel",
         Kind::VfioUser => "another process",
+        Kind::Pcie => "PCI Express",
     }
 }
 

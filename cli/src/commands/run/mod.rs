@@ -48,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// it must not.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device to run on: model, rtl, gpu, or vfio-user:SOCKET, which `doorbell vfio-user` serves
+    /// Device to run on: model, rtl, gpu, pcie:ADDRESS, or vfio-user:SOCKET, which `doorbell vfio-user` serves
     #[arg(long, default_value = "model")]
     device: String,
     /// Trace to run (own format, Mooncake or Azure); by default a small built-in one

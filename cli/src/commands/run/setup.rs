@@ -276,9 +276,9 @@ fn settings(args: &Args, kind: Kind, options: &Options) -> Settings {
         memory: Memory { latency: 0..=0, stalls: 0, reorder: false, random: false, seed: args.seed.into() },
         queues: args.queues,
         functions: args.functions,
-        // One in another process runs by itself.
-        own_thread: sleeps && kind != Kind::VfioUser,
+        own_thread: sleeps && !kind.runs_elsewhere(),
         socket: None,
+        address: None,
         gpus: Gpus {
             gpus: args.gpus.as_ref().map_or_else(|| Gpus::default().gpus, |GpuList(gpus)| gpus.clone()),
             sms: args.sms,
