@@ -24,6 +24,7 @@ mod steps;
 mod synth;
 mod test;
 mod tsan;
+mod vm;
 mod wave;
 
 use std::path::{Path, PathBuf};
@@ -81,6 +82,8 @@ enum Command {
     Synth(synth::Options),
     /// Run a lab, by number or name, or all of them; without an argument, list them
     Lab(lab::Options),
+    /// Boot a virtual machine and drive the device there, over vfio-pci; fetches QEMU and a kernel first, from Debian
+    Vm(vm::Options),
     /// Check format, lints, RTL and generated files
     Lint,
     /// Build the API documentation and the book
@@ -152,6 +155,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Perf(options) => perf::run(&root, &options)?,
         Command::Synth(options) => synth::run(&root, &options)?,
         Command::Lab(options) => return lab::run(&root, &options),
+        Command::Vm(options) => return vm::run(&root, &options),
         Command::Lint => lint::run(&root)?,
         Command::Doc => doc::run(&root)?,
         Command::Test(options) => test::run(&root, &options)?,
