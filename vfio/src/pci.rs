@@ -93,6 +93,15 @@ impl VfioPci {
         self.device.region_read(BAR0, &mut word, register.address(Place::FIRST).into());
         u32::from_le_bytes(word)
     }
+
+    /// An error if the function has gone from the bus.
+    fn require_there(&self) -> Result<(), DeviceError> {
+        if self.read(Register::Id) != NOBODY {
+            return Ok(());
+        }
+        let what = "its registers read all ones: the function has gone from the bus, or its accesses are switched off".to_owned();
+        Err(DeviceError::Failed { device: self.name.clone(), what })
+    }
 }
 
 impl Platform for VfioPci {
@@ -130,9 +139,8 @@ impl Platform for VfioPci {
 
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
         let value = self.read(register);
-        if value == NOBODY && self.read(Register::Id) == NOBODY {
-            let what = "its registers read all ones: the function has gone from the bus, or its accesses are switched off".to_owned();
-            return Err(DeviceError::Failed { device: self.name.clone(), what });
+        if value == NOBODY {
+            self.require_there()?;
         }
         Ok(value)
     }
@@ -151,10 +159,14 @@ impl Platform for VfioPci {
         match awaited {
             Awaited::Interrupt { .. } => {
                 let woken = self.interrupt.sleep(deadline, None);
-                woken.map_err(|error| DeviceError::Failed {
+                let woken = woken.map_err(|error| DeviceError::Failed {
                     device: self.name.clone(),
                     what: format!("waiting for its interrupt: {error}"),
                 })?;
+                if !woken.rang {
+                    // Nobody rings for a function that has gone.
+                    self.require_there()?;
+                }
                 self.interrupt.look()
             }
             Awaited::Completion => self.advance(1),

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::packages::Packages;
 use doorbell_setup::shell;
 
-/// What each line of the guest's own begins with.
+/// What each line of the guest's own begins with; before the first, the firmware has cleared the screen.
 pub const MARK: &str = "vm:";
 /// Behind it stand the arguments of a program that starts.
 pub const STARTED: &str = "vm: doorbell ";
