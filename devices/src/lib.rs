@@ -281,7 +281,9 @@ impl Kind {
         let mut in_place = key.is_some();
         for part in parts {
             in_place &= !part.contains('=');
-            settings.push(if in_place { ':' } else { ' ' });
+            if !settings.is_empty() {
+                settings.push(if in_place { ':' } else { ' ' });
+            }
             settings.push_str(part);
         }
         Ok((kind, settings))
