@@ -78,7 +78,10 @@ const PURPOSES: [(&str, &str); 10] = [
     ),
     ("formal", "no wake-up is lost, and eight further properties, for every order of small blocks"),
     ("cocotb", "the RTL as an integrator sees it, from Python, on two simulators"),
-    ("cargo test: build", "the devices verilated and compiled, the GPU's kernels, and every program of tests"),
+    (
+        "cargo test: build",
+        "the devices verilated and compiled, the GPU's kernels, and every program of tests",
+    ),
     ("gpu-check", "the kernels compile, spill no register and fence each proxy"),
     (
         "cargo test",
