@@ -2,7 +2,8 @@
 //! source for NVRTC. What nvcc makes is kept by content, in a folder that all builds of the target directory and `cargo xtask gpu-check`
 //! share.
 //!
-//! Environment: `NVCC` (the compiler, default: the first that is found), `DOORBELL_CUDA=off` (use none).
+//! Environment: `NVCC` (the compiler, default: the first that is found), `DOORBELL_CUDA=off` (use none),
+//! `DOORBELL_CUDA_ARCHITECTURES` (machine code for these alone, as in `90a`; default: all).
 
 #[path = "../cosim/build/cache.rs"]
 mod cache;

@@ -201,11 +201,14 @@ fn rage(served: &Served, writes: u64, draw: &mut Draw) {
                 .store(0xA5A5_0000 + word as u64, std::sync::atomic::Ordering::Relaxed);
         }
     };
+    let words_of = |memory: &SharedMemory, page: u64| -> Vec<u64> {
+        let first = page as usize * PAGE / 8;
+        let word = |word| memory.word64(8 * word).unwrap().load(std::sync::atomic::Ordering::Relaxed);
+        (first..first + PAGE / 8).map(word).collect()
+    };
     let is_whole = |memory: &SharedMemory, page: u64| {
-        (0..PAGE / 8).map(|word| page as usize * PAGE / 8 + word).all(|word| {
-            memory.word64(8 * word).unwrap().load(std::sync::atomic::Ordering::Relaxed)
-                == 0xA5A5_0000 + word as u64
-        })
+        let first = page * PAGE as u64 / 8;
+        words_of(memory, page).into_iter().zip(first..).all(|(found, word)| found == 0xA5A5_0000 + word)
     };
     fill(&memory);
     fill(&read_only);
@@ -233,26 +236,14 @@ fn rage(served: &Served, writes: u64, draw: &mut Draw) {
                         [&protocol::words(&[24, 0])[..], &at.to_le_bytes(), &page.to_le_bytes()].concat();
                     assert_eq!(raw.ask(command::DMA_UNMAP, &body).0, 0);
                     // From here on nothing comes.
-                    let before: Vec<u64> = (0..PAGE / 8)
-                        .map(|word| {
-                            memory
-                                .word64((k * page) as usize + 8 * word)
-                                .unwrap()
-                                .load(std::sync::atomic::Ordering::Relaxed)
-                        })
-                        .collect();
+                    let before = words_of(&memory, k);
                     for _ in 0..4 {
                         raw.read_register(Register::State, own);
                     }
-                    let after: Vec<u64> = (0..PAGE / 8)
-                        .map(|word| {
-                            memory
-                                .word64((k * page) as usize + 8 * word)
-                                .unwrap()
-                                .load(std::sync::atomic::Ordering::Relaxed)
-                        })
-                        .collect();
-                    assert!(before == after, "round {round}: page {k} changed after its unmap was answered");
+                    assert!(
+                        before == words_of(&memory, k),
+                        "round {round}: page {k} changed after its unmap was answered"
+                    );
                 } else {
                     let body = map_body(dma::READ | dma::WRITE, k * page, at, page);
                     assert_eq!(raw.ask_with(command::DMA_MAP, &body, &[file.as_fd()]), Some(0));
