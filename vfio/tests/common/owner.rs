@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use doorbell_contract::{Block, Place, Register};
-use doorbell_host::{DeviceError, FunctionMemory, Pages, Platform, SharedMemory};
+use doorbell_host::{DeviceError, FunctionMemory, Move, Pages, Platform, SharedMemory};
 use doorbell_vfio::VfioUser;
 
 use super::Served;
@@ -74,6 +74,10 @@ impl<D: FunctionMemory> FunctionMemory for Shared<D> {
 
     fn messages(&self, queue: u8) -> u64 {
         self.device().messages(queue)
+    }
+
+    fn take_moves(&mut self) -> Vec<Move> {
+        self.device().take_moves()
     }
 }
 
