@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub mod owner;
+pub mod rage;
 pub mod raw;
 
 use std::path::{Path, PathBuf};
