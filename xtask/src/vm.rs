@@ -4,6 +4,7 @@
 //! that the kernel unpacks at its start (`guest`). A guest with the device behind it is a `stage`.
 
 mod guest;
+mod long;
 mod packages;
 mod stage;
 
@@ -50,6 +51,13 @@ pub struct Options {
     /// Kill the guest while its driver waits for the device; another driver, of this machine, must then find the function as new
     #[arg(long, conflicts_with = "functions")]
     kill: bool,
+    /// Everything that is shown of a guest, in guests of their own, beside that also a program in C, the conformance suite, 100,000 sleeps, a
+    /// language model, a reset under load, and each side killed: minutes
+    #[arg(long, conflicts_with_all = ["functions", "kill"])]
+    long: bool,
+    /// Only the parts of --long whose names have this
+    #[arg(long, value_name = "TEXT", requires = "long")]
+    only: Option<String>,
     /// Longest that the guest may run
     #[arg(long, value_name = "SECONDS", default_value_t = 180)]
     time: u64,
@@ -68,10 +76,15 @@ pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
         }
     };
     // Several functions are those of an RTL that has them.
-    let features = if options.functions > 1 { "rtl,runtime,variants,vfio" } else { "rtl,runtime,vfio" };
+    let several = options.functions > 1 || options.long;
+    let features = if several { "rtl,runtime,variants,vfio" } else { "rtl,runtime,vfio" };
     shell::run(shell::cargo(root, &BUILD).arg(features))?;
     let kit = Kit { folder, packages, program: program(root) };
-    let trace = &options.trace.as_ref().map_or(String::new(), |_| format!(" --trace {}", guest::TRACE));
+    if options.long {
+        long::run(root, &kit, options)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let trace = &trace(options);
     let scene = Scene {
         serve: vec!["--device".to_owned(), options.device.clone()],
         functions: options.functions,
@@ -85,9 +98,10 @@ pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
         time: Duration::from_secs(options.time),
     };
     if options.kill {
-        return kill_guest(&kit, &scene);
+        kill_guest(&kit, &scene)?;
+    } else {
+        require_success(&scene, &play(&kit, &scene)?)?;
     }
-    require_success(&scene, &play(&kit, &scene)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -133,6 +147,11 @@ fn packages(root: &Path) -> Result<Result<(PathBuf, packages::Packages), String>
     Ok(packages::get(&folder)?.map(|packages| (folder, packages)))
 }
 
+/// The option that names the trace in the guest, if there is one.
+fn trace(options: &Options) -> String {
+    options.trace.as_ref().map_or(String::new(), |_| format!(" --trace {}", guest::TRACE))
+}
+
 fn program(root: &Path) -> PathBuf {
     doorbell_setup::target(root).join("release/doorbell")
 }
@@ -144,14 +163,21 @@ fn play(kit: &Kit, scene: &Scene<'_>) -> Result<Told> {
 
 /// Every program in the guest has succeeded, and interrupts came to each function.
 fn require_success(scene: &Scene<'_>, told: &Told) -> Result<()> {
-    let programs: usize = scene.rounds.iter().map(|round| round.starts.len()).sum();
-    let Told { ends, interrupts, .. } = told;
-    ensure!(ends.len() == programs, "{} of {programs} programs ended in the guest", ends.len());
-    ensure!(ends.iter().all(|&code| code == 0), "the guest's {programs} programs ended with {ends:?}");
+    require_ends(scene, told)?;
+    let interrupts = &told.interrupts;
     ensure!(
         interrupts.iter().all(|&count| count > 0),
         "drivers slept, and interrupts came: {interrupts:?}, by function"
     );
+    Ok(())
+}
+
+/// Every program in the guest has succeeded.
+fn require_ends(scene: &Scene<'_>, told: &Told) -> Result<()> {
+    let programs: usize = scene.rounds.iter().map(|round| round.starts.len()).sum();
+    let Told { ends, interrupts, .. } = told;
+    ensure!(ends.len() == programs, "{} of {programs} programs ended in the guest", ends.len());
+    ensure!(ends.iter().all(|&code| code == 0), "the guest's {programs} programs ended with {ends:?}");
     println!(
         "vm: each of {programs} programs ended with 0; interrupts by MSI-X, by function: {interrupts:?}"
     );
@@ -159,7 +185,7 @@ fn require_success(scene: &Scene<'_>, told: &Told) -> Result<()> {
 }
 
 /// Kills the guest; then a driver of this machine must find the function as new.
-fn kill_guest(kit: &Kit, scene: &Scene<'_>) -> Result<ExitCode> {
+fn kill_guest(kit: &Kit, scene: &Scene<'_>) -> Result<()> {
     let mut stage = Stage::open(kit, scene)?;
     stage.wait_until_under_way()?;
     stage.kill_guest();
@@ -167,7 +193,7 @@ fn kill_guest(kit: &Kit, scene: &Scene<'_>) -> Result<ExitCode> {
     ensure!(told.ends.is_empty(), "its program had ended before the guest was killed");
     let devices = format!("model,vfio-user:{}", stage.socket().display());
     let mut compare = Command::new(&kit.program);
-    shell::forward(compare.args(["compare", "--limit", "100", "--devices", &devices]))
+    shell::run(compare.args(["compare", "--limit", "100", "--devices", &devices]))
 }
 
 /// What the guest runs: first all functions are compared, and then a driver of each sleeps for its answers.
