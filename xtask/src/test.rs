@@ -19,12 +19,15 @@ const TOOLS: setup::Options =
 /// What `test` draws.
 #[derive(clap::Args, Default)]
 pub struct Options {
-    /// Only the random tests, each over 200 seeds; `test` without it draws from the committed seed
+    /// Only the random tests, each over 200 seeds, and longer runs of those that have some; `test` without it draws from the committed seed
     #[arg(long)]
     long: bool,
     /// Without the testbenches
     #[arg(long, requires = "long")]
     rust: bool,
+    /// Only the tests of this package, by its folder, as in `--package vfio`; without the testbenches
+    #[arg(long, value_name = "FOLDER", requires = "long")]
+    package: Option<String>,
     #[command(flatten)]
     start: Start,
 }
@@ -40,7 +43,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     );
     setup::run(root, TOOLS)?;
     if options.long {
-        return drawn::long(root, options.start.first(), options.rust);
+        let which = drawn::Which { only_rust: options.rust, package: options.package.as_deref() };
+        return drawn::long(root, options.start.first(), which);
     }
     let mut steps = Steps::new("test").with_purposes(&PURPOSES);
     steps.run("contract", || contract::run(root, true));
