@@ -49,6 +49,10 @@ impl FunctionMemory for RtlPlatform {
         RtlPlatform::messages(self, queue.into())
     }
 
+    fn cycle(&self) -> Option<u64> {
+        Some(self.cycles())
+    }
+
     fn take_moves(&mut self) -> Vec<Move> {
         let moved = self.simulator_mut().take_moved();
         let told = |beat: ffi::Moved| {

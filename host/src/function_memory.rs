@@ -32,6 +32,11 @@ pub trait FunctionMemory: Pages {
     /// What the device has moved since this was called last, in its order; the first call begins to note it. Messages are left out. Whoever
     /// gave the memory can hold the device to that: it says where the bytes lay, not where they should have.
     fn take_moves(&mut self) -> Vec<Move>;
+
+    /// Clock cycles since the device was made; `None` where it has no clock.
+    fn cycle(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Bytes that a device has moved: some of the 64 from an address on, which is a multiple of 64.
@@ -79,5 +84,9 @@ impl<D: FunctionMemory + ?Sized> FunctionMemory for Box<D> {
 
     fn take_moves(&mut self) -> Vec<Move> {
         (**self).take_moves()
+    }
+
+    fn cycle(&self) -> Option<u64> {
+        (**self).cycle()
     }
 }
