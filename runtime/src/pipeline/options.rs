@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use doorbell_contract::{BLOCK_TOKENS, HwImage, HwPolicy, MEMBERS_MAX, VOCAB_BITS};
+use doorbell_contract::{BLOCK_TOKENS, HwImage, HwPolicy, VOCAB_BITS};
 use doorbell_host::language::sequence_bytes;
 
 use super::RuntimeError;
@@ -63,7 +63,7 @@ impl Credits {
 pub struct Options {
     /// Rollouts that are under way at a time, at least `group`.
     pub slots: u32,
-    /// Rollouts per request, at least 1. With more than one, a PREFILL registers the prompt first.
+    /// Rollouts per request, at least 1; a request may ask for fewer by its [`Terms`](super::Terms). With more than one, a PREFILL registers the prompt first.
     pub group: u32,
     /// Tokens between checkpoints; 0 is never.
     pub checkpoint: u32,
@@ -189,14 +189,9 @@ impl Options {
         u64::from(self.slots) * self.area_bytes()
     }
 
-    /// Whether a group is one that a device can have (R17).
-    pub(super) fn fits_device_groups(&self) -> bool {
-        (2..=MEMBERS_MAX).contains(&self.group)
-    }
-
-    /// Device-side ids that one request takes: its PREFILL's, if there is one, and its rollouts'.
-    pub(super) fn ids_per_request(&self) -> u32 {
-        self.group.saturating_add(u32::from(self.has_prefills()))
+    /// Device-side ids that a request takes with so many rollouts: theirs, and its PREFILL's if there is one.
+    pub(super) fn ids_of(&self, members: u32) -> u32 {
+        members.saturating_add(u32::from(self.has_prefills()))
     }
 
     /// Whether each request begins with a PREFILL.

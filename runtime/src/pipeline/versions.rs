@@ -270,6 +270,11 @@ impl Versions {
         started && publishing.sent < self.functions.len()
     }
 
+    /// Whether a DECODE or a PREFILL is in flight.
+    pub fn has_in_flight(&self) -> bool {
+        self.slots.iter().any(|slot| slot.in_flight > 0)
+    }
+
     #[inline]
     pub fn is_publishing(&self) -> bool {
         self.publishing.is_some()
