@@ -91,12 +91,12 @@ async fn server_info(State(server): State<Arc<Server>>) -> Told {
     let size = server.engine.size();
     json(json!({
         "model_path": server.model, "served_model_name": server.model, "device": server.engine.device(),
-        "dtype": "int8", "tp_size": 1, "dp_size": 1, "pp_size": 1, "context_length": server.positions,
+        "dtype": "float32", "tp_size": 1, "dp_size": 1, "pp_size": 1, "context_length": server.positions,
         "max_running_requests": size.slots, "max_total_num_tokens": u64::from(size.blocks) * 32,
         "random_seed": size.seed, "weight_version": server.engine.version(),
         "version": env!("CARGO_PKG_VERSION"),
         "vllm_config": {
-            "model_config": { "dtype": "int8", "max_model_len": server.positions, "model": server.model },
+            "model_config": { "dtype": "torch.float32", "max_model_len": server.positions, "model": server.model },
             "parallel_config": { "world_size": 1, "data_parallel_size": 1 },
         },
     }))
