@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell_contract::{BLOCK_TOKENS, HwDesc, HwSequence};
+use doorbell_contract::{BLOCK_TOKENS, DescFlags, HwDesc, HwSequence};
 use doorbell_host::language::{LanguageRegions, WordRegion};
 use doorbell_host::{Device, DeviceError, TokenRegion};
 use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request};
@@ -395,6 +395,7 @@ impl Pipeline {
         } else {
             HwDesc::prefill(wire_id, length)
         };
+        let desc = if group.terms.scored { desc.with_flags(DescFlags::LOGP) } else { desc };
         Ok(Some(of_sequence(desc, kv_offset)))
     }
 

@@ -90,6 +90,9 @@ pub struct Options {
     pub judge_group: bool,
     /// Whether log-probabilities of the tokens are asked for, where the device gives them.
     pub logprobs: bool,
+    /// Whether requests may have the tokens of their prompts scored: then the log-probability region has room beside the prompts
+    /// too ([`Options::prompt_offset`]).
+    pub scores_prompts: bool,
     /// How many versions of the policy the oldest token of a trajectory may lie back, below 2^15 (R22); `None` is any number.
     pub max_staleness: Option<u32>,
     /// Whether the hot thread sleeps until the device interrupts it, instead of looking, while nothing moves. For devices that run by themselves,
@@ -122,6 +125,7 @@ impl Default for Options {
             abort_every: 0,
             judge_group: false,
             logprobs: false,
+            scores_prompts: false,
             max_staleness: None,
             sleeps: false,
             judge_retries: 1,
@@ -172,8 +176,9 @@ impl Options {
         (u64::from(prompt) + u64::from(self.max_output_tokens)).div_ceil(BLOCK_TOKENS.into())
     }
 
-    /// Where in the token region the prompt of a group lies.
-    pub(super) fn prompt_offset(&self, group: u32) -> u64 {
+    /// Where in the token region the prompt of a group lies, of engine 1. In the log-probability region the log-probability of each
+    /// token but the first lies there, if the prompt was scored.
+    pub fn prompt_offset(&self, group: u32) -> u64 {
         let longest = self.language.map_or(0, |language| language.max_prompt_tokens);
         let each = (4 * u64::from(longest)).next_multiple_of(AREA_ALIGN);
         self.policy_offset() + POLICY_BYTES + IMAGE_BYTES + u64::from(group) * each
@@ -181,7 +186,11 @@ impl Options {
 
     /// Bytes of log-probability region that the device needs; 0 if none are asked for.
     pub fn logp_bytes(&self) -> u64 {
-        if self.logprobs { self.policy_offset() } else { 0 }
+        match (self.logprobs, self.scores_prompts) {
+            (_, true) => self.token_bytes(),
+            (true, false) => self.policy_offset(),
+            (false, false) => 0,
+        }
     }
 
     /// Where in the token region the header of a policy lies, for the device to read.

@@ -28,6 +28,9 @@ pub struct Terms {
     pub eos_stops: bool,
     /// With engine 1, how its tokens are drawn.
     pub draws: Draws,
+    /// With engine 1, whether the tokens of the prompt are scored (R27), where the pipeline is set up for that
+    /// ([`Options::scores_prompts`]).
+    pub scored: bool,
 }
 
 /// How the tokens of a request are drawn, in the units of `HwSequence` (R27).
@@ -49,7 +52,7 @@ pub struct Draws {
 impl Terms {
     /// Those of no request.
     pub(super) fn none() -> Terms {
-        Terms { members: 0, checkpoint: 0, eos_stops: false, draws: Draws::default() }
+        Terms { members: 0, checkpoint: 0, eos_stops: false, draws: Draws::default(), scored: false }
     }
 
     /// Those of all requests of a pipeline with these options.
@@ -60,6 +63,7 @@ impl Terms {
             checkpoint: options.checkpoint,
             eos_stops: options.eos_stops,
             draws: Draws { sharpness, ..Draws::default() },
+            scored: false,
         }
     }
 }
@@ -68,6 +72,11 @@ impl Terms {
     /// Checks them against the options of the pipeline.
     pub(super) fn check(&self, number: u64, options: &Options) -> Result<(), RuntimeError> {
         let most = options.group;
+        if self.scored && !options.scores_prompts {
+            let reason =
+                "its prompt is to be scored, and the pipeline is not set up for that; set scores_prompts";
+            return Err(RuntimeError::Request { request: number, reason: reason.into() });
+        }
         if (1..=most).contains(&self.members) {
             return Ok(());
         }

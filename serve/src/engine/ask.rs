@@ -23,6 +23,8 @@ pub struct Ask {
     pub stops: Stops,
     /// Whether tokens are wanted as they come.
     pub streams: bool,
+    /// Whether the tokens of the prompt are scored.
+    pub scored: bool,
 }
 
 /// What ends an answer beside its length and the model's end tokens.
@@ -65,6 +67,8 @@ pub struct End {
     pub finish: Finish,
     /// Names of the versions that made its tokens.
     pub versions: Vec<VersionSpan>,
+    /// Log-probabilities of the prompt's tokens but the first, at temperature 1, natural, with 16 fraction bits, if the prompt was scored.
+    pub prompt_logps: Vec<i32>,
 }
 
 /// Tokens of an answer that one version made.
@@ -126,7 +130,7 @@ impl Job {
     /// Tells that all its answers ended without a token.
     pub fn end(&self, finish: &Finish) {
         for member in 0..self.ask.members {
-            let end = End { finish: finish.clone(), versions: vec![] };
+            let end = End { finish: finish.clone(), versions: vec![], prompt_logps: vec![] };
             // Whoever has gone does not hear it.
             let _ = self.to.send(Piece {
                 member,

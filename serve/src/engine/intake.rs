@@ -274,6 +274,7 @@ impl Source for Queue {
                     checkpoint: if cut { self.checkpoint } else { 0 },
                     eos_stops: ask.ends,
                     draws: ask.draws,
+                    scored: ask.scored,
                 };
                 Next::Asks(request, terms)
             }

@@ -78,6 +78,7 @@ impl Size {
             max_output_tokens: self.answer_tokens,
             credits: Credits::new(self.slots),
             logprobs: true,
+            scores_prompts: true,
             language: Some(Language {
                 positions: record.positions,
                 block_bytes: record.block_bytes(),
@@ -213,8 +214,12 @@ impl Engine {
         }
         let slots = options.slots;
         let spans = Spans::new(slots, options.max_output_tokens);
-        let memory =
-            Memory { tokens: device.token_regions(), logps: device.logp_regions(), spans: spans.clone() };
+        let memory = Memory {
+            tokens: device.token_regions(),
+            logps: device.logp_regions(),
+            spans: spans.clone(),
+            options: options.clone(),
+        };
         let intake = Arc::new(Intake::default());
         let names = Names::default();
         let (told, checkpoints, answers) = teller::start(text, names.clone(), intake.clone(), &memory)?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use doorbell_host::TokenRegion;
 use doorbell_lm::text::{Stream, Text};
-use doorbell_runtime::pipeline::{Lost, Partial, RewardStage, RuntimeError, TrajectoryStage};
+use doorbell_runtime::pipeline::{Lost, Options, Partial, RewardStage, RuntimeError, TrajectoryStage};
 use doorbell_runtime::reward::{self, GroupPostError, JudgeFailure, Judged, Moment, Shutdown, Verdict};
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::{self, Finished, Outcome, Span, Spans, Stored, WriterError};
@@ -24,6 +24,8 @@ pub(super) enum Told {
     Admitted(u64, Job),
     /// An answer is at a checkpoint.
     Checkpoint(reward::Request),
+    /// An answer has come to its end: what was scored of its prompt may be read.
+    Ended(reward::Request),
     /// A rollout has ended.
     Finished(Finished),
     /// A rollout has ended without a trajectory, with what it has come to.
@@ -36,6 +38,7 @@ pub(super) struct Memory {
     pub tokens: Vec<TokenRegion>,
     pub logps: Vec<TokenRegion>,
     pub spans: Spans,
+    pub options: Options,
 }
 
 impl Memory {
@@ -50,6 +53,18 @@ impl Memory {
         };
         let logps = if self.logps.is_empty() { vec![] } else { words(&self.logps)? };
         Ok((words(&self.tokens)?, logps.into_iter().map(|word| word as i32).collect()))
+    }
+
+    /// Log-probabilities of a prompt's tokens but the first.
+    fn prompt_logps(&self, request: &reward::Request) -> Vec<i32> {
+        let mut words = vec![0; request.prompt_tokens.saturating_sub(1) as usize];
+        let at = self.options.prompt_offset(request.group) + 4;
+        let read = self.logps.get(request.shard as usize).map(|region| region.read(at, &mut words));
+        if matches!(read, Some(Ok(()))) {
+            words.into_iter().map(|word| word as i32).collect()
+        } else {
+            vec![]
+        }
     }
 
     fn spans(&self, rollout: RolloutId, count: u32) -> Vec<Span> {
@@ -95,6 +110,7 @@ pub(super) fn start(
                 Told::Checkpoint(request) => {
                     let _ = judge.send(teller.checkpoint(&request));
                 }
+                Told::Ended(request) => teller.ended(&request),
                 Told::Finished(finished) => {
                     teller.finished(&finished);
                     let _ = store.send(finished.rollout);
@@ -116,6 +132,8 @@ impl RewardStage for Checkpoints {
             let sent = self.to.send(Told::Checkpoint(request));
             sent.map_err(|_| reward::PostError::NoJudges(request))?;
         } else {
+            let sent = self.to.send(Told::Ended(request));
+            sent.map_err(|_| reward::PostError::NoJudges(request))?;
             self.ends.push_back(judged(&request, Ok(Verdict { score: 0, proceed: false })));
         }
         self.posted += 1;
@@ -210,6 +228,7 @@ struct Asked<'t> {
     /// Bytes of the longest text that ends an answer.
     longest_stop: usize,
     answers: Vec<Answer<'t>>,
+    prompt_logps: Vec<i32>,
     left: u32,
 }
 
@@ -244,6 +263,7 @@ impl<'t> Teller<'t> {
             stop_tokens: job.ask.stops.tokens.iter().copied().collect(),
             longest_stop: job.ask.stops.texts.iter().map(String::len).max().unwrap_or(0),
             answers: (0..job.ask.members).map(answer).collect(),
+            prompt_logps: vec![],
             left: job.ask.members,
             job,
         };
@@ -268,6 +288,15 @@ impl<'t> Teller<'t> {
             }
         };
         judged(request, Ok(Verdict { score: 0, proceed }))
+    }
+
+    fn ended(&mut self, request: &reward::Request) {
+        if let Some(asked) = self.asks.get_mut(&request.request)
+            && asked.job.ask.scored
+            && asked.prompt_logps.is_empty()
+        {
+            asked.prompt_logps = self.memory.prompt_logps(request);
+        }
     }
 
     fn finished(&mut self, finished: &Finished) {
@@ -309,7 +338,8 @@ impl<'t> Teller<'t> {
             answer.text.push_str(&stream.end().unwrap_or_default());
         }
         let versions = self.names.spans(spans, answer.tokens.len() as u32);
-        asked.tell(member, Some(End { finish, versions }));
+        let prompt_logps = asked.prompt_logps.clone();
+        asked.tell(member, Some(End { finish, versions, prompt_logps }));
         asked.left -= 1;
         if asked.left == 0
             && let Some(asked) = self.asks.remove(&number)

@@ -143,6 +143,16 @@ pub fn versions(spans: &[VersionSpan]) -> Value {
         .collect()
 }
 
+/// Log-probabilities of a prompt's tokens, as vLLM tells them: null for the first one.
+pub fn scored(server: &Server, prompt: &[u32], choice: Option<&Choice>) -> Value {
+    let Some(words) = choice.map(|choice| &choice.end.prompt_logps) else { return Value::Null };
+    let each = prompt.iter().skip(1).zip(words).map(|(&token, &word)| {
+        let text = server.token(token);
+        json!({ token.to_string(): { "logprob": logp(word), "rank": null, "decoded_token": text } })
+    });
+    std::iter::once(Value::Null).chain(each).collect()
+}
+
 /// Counts of tokens.
 pub fn usage(prompts: u64, answers: u64) -> Value {
     json!({ "prompt_tokens": prompts, "completion_tokens": answers, "total_tokens": prompts + answers })

@@ -41,6 +41,7 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
     let streams = stream.unwrap_or(false);
     let read = token_ids.len() as u64;
     let most = server.room(token_ids.len()).min(16);
+    let prompt = token_ids.clone();
     let ask = sampling_params.ask(token_ids, most, server.draw(), streams)?;
     let name = request_id.or(header);
     let id = name.clone().unwrap_or_else(|| server.id("generate-tokens"));
@@ -60,8 +61,9 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
         .iter()
         .map(|of| choice(&server, of.index, &of.tokens, &of.logps, wants, Some(&of.end)))
         .collect();
+    let scored = sampling_params.prompt_logprobs.map(|_| answers::scored(&server, &prompt, choices.first()));
     json(json!({
-        "request_id": id, "choices": told, "prompt_logprobs": null, "kv_transfer_params": null,
+        "request_id": id, "choices": told, "prompt_logprobs": scored, "kv_transfer_params": null,
         "usage": usage(read, made),
     }))
 }

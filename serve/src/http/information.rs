@@ -64,6 +64,7 @@ async fn health_generate(State(server): State<Arc<Server>>) -> Told {
         ends: true,
         stops: Stops::default(),
         streams: false,
+        scored: false,
     };
     let asked = answers::ask(&server, vec![ask], None)?;
     match tokio::time::timeout(PATIENCE, asked.whole()).await {

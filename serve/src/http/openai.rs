@@ -38,6 +38,7 @@ struct Common {
     request_id: Option<String>,
     return_token_ids: Option<bool>,
     return_tokens_as_token_ids: Option<bool>,
+    echo: Option<bool>,
     #[serde(flatten)]
     sampling: Sampling,
 }
@@ -130,10 +131,16 @@ pub async fn completions(State(server): State<Arc<Server>>, request: Request) ->
         return Err(Wrong::field("prompt", format!("there are {} prompts; give 1 to {most}", prompts.len())));
     }
     let streams = common.stream.unwrap_or(false);
+    let echo = common.echo.unwrap_or(false);
+    let scores = common.sampling.prompt_logprobs.is_some();
+    if streams && (echo || scores) {
+        return Err(Wrong::field("stream", "echo and prompt_logprobs come whole; leave out stream"));
+    }
     let asks = prompts.iter().map(|prompt| {
         // OpenAI's own default.
         let most = server.room(prompt.len()).min(16);
-        common.sampling.ask(prompt.clone(), most, server.draw(), streams)
+        let ask = common.sampling.ask(prompt.clone(), most, server.draw(), streams)?;
+        Ok(Ask { scored: ask.scored || echo && logprobs.is_some(), ..ask })
     });
     let asks = asks.collect::<Result<Vec<Ask>, Wrong>>()?;
     let members = common.sampling.n;
@@ -184,7 +191,11 @@ pub async fn completions(State(server): State<Arc<Server>>, request: Request) ->
                 "logprobs": parallel(&server, &choice.tokens, &choice.logps, &mut 0, wants),
                 "token_ids": wants.ids.then_some(&choice.tokens),
                 "prompt_token_ids": wants.ids.then_some(prompt),
+                "prompt_logprobs": scores.then(|| answers::scored(&server, prompt, Some(choice))),
             });
+            if echo {
+                echoed(&server, &mut told, prompt, choice, wants);
+            }
             finish(&mut told, Some(&choice.end));
             told
         })
@@ -213,8 +224,13 @@ pub async fn chat(State(server): State<Arc<Server>>, request: Request) -> Told {
             "log-probabilities are those of the tokens that were drawn; top_logprobs must be 0 or 1";
         return Err(Wrong::field("top_logprobs", message));
     }
-    let prompt = server.chat_prompt(messages, tools).await?;
     let streams = common.stream.unwrap_or(false);
+    let scores = common.sampling.prompt_logprobs.is_some();
+    if common.echo.unwrap_or(false) || streams && scores {
+        let message = "a chat has no echo, and prompt_logprobs come whole; leave out echo, or stream";
+        return Err(Wrong::field("echo", message));
+    }
+    let prompt = server.chat_prompt(messages, tools).await?;
     let most = server.room(prompt.len()).max(1);
     let ask = common.sampling.ask(prompt.clone(), most, server.draw(), streams)?;
     let asked = answers::ask(&server, vec![ask], common.request_id.clone())?;
@@ -278,6 +294,9 @@ pub async fn chat(State(server): State<Arc<Server>>, request: Request) -> Told {
     let mut body = with(&head("chat.completion"), json!({ "choices": told, "usage": usage(read, made) }));
     if wants.ids {
         body["prompt_token_ids"] = json!(prompt);
+    }
+    if scores {
+        body["prompt_logprobs"] = answers::scored(&server, &prompt, choices.first());
     }
     Ok(noted(axum::Json(body).into_response(), &ignored))
 }
@@ -354,6 +373,28 @@ fn finish(choice: &mut Value, end: Option<&crate::engine::End>) {
     choice["finish_reason"] = json!(reason);
     choice["stop_reason"] = stopped;
     choice["weight_versions"] = versions(&end.versions);
+}
+
+/// Puts the prompt before its answer.
+fn echoed(server: &Server, told: &mut Value, prompt: &[u32], choice: &Choice, wants: Wants) {
+    let before = server.text.decode(prompt).unwrap_or_default();
+    told["text"] = json!(before + &choice.text);
+    if !wants.logprobs {
+        return;
+    }
+    let words: Vec<i32> = std::iter::once(&0).chain(&choice.end.prompt_logps).copied().collect();
+    let mut offset = 0;
+    let mut all = parallel(server, prompt, &words, &mut offset, wants);
+    // Nothing says how likely the first token was.
+    all["token_logprobs"][0] = Value::Null;
+    all["top_logprobs"][0] = Value::Null;
+    let own = parallel(server, &choice.tokens, &choice.logps, &mut offset, wants);
+    for key in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        if let (Some(all), Some(own)) = (all[key].as_array_mut(), own[key].as_array()) {
+            all.extend(own.clone());
+        }
+    }
+    told["logprobs"] = all;
 }
 
 /// Log-probabilities as lists side by side; `offset` is where in the text the first token begins, in letters.

@@ -38,6 +38,7 @@ pub struct Sampling {
     pub stop_token_ids: Option<Vec<u32>>,
     pub ignore_eos: Option<bool>,
     pub include_stop_str_in_output: Option<bool>,
+    pub prompt_logprobs: Option<u32>,
     #[serde(flatten)]
     pub rest: Map<String, Value>,
 }
@@ -56,6 +57,7 @@ impl Default for Sampling {
             stop_token_ids: None,
             ignore_eos: None,
             include_stop_str_in_output: None,
+            prompt_logprobs: None,
             rest: Map::new(),
         }
     }
@@ -71,13 +73,12 @@ const NEUTRAL: [(&str, &[f64]); 6] = [
     ("length_penalty", &[1.0]),
 ];
 /// The same of what is neutral only where it is missing, null, false or empty.
-const ABSENT: [&str; 24] = [
+const ABSENT: [&str; 22] = [
     "allowed_token_ids",
     "bad_words",
     "best_of",
     "custom_params",
     "ebnf",
-    "echo",
     "functions",
     "guided_choice",
     "guided_decoding",
@@ -87,7 +88,6 @@ const ABSENT: [&str; 24] = [
     "json_schema",
     "logit_bias",
     "logits_processors",
-    "prompt_logprobs",
     "regex",
     "response_format",
     "stop_regex",
@@ -128,6 +128,20 @@ impl Sampling {
             }
         }
         Ok(unknown)
+    }
+
+    /// Whether log-probabilities of the prompt's tokens are wanted.
+    fn scores(&self) -> Result<bool, Wrong> {
+        match self.prompt_logprobs {
+            None => Ok(false),
+            Some(0 | 1) => Ok(true),
+            Some(most) => {
+                let message = format!(
+                    "prompt_logprobs is {most}; log-probabilities are those of the given tokens, so it must be 0 or 1"
+                );
+                Err(Wrong::field("prompt_logprobs", message))
+            }
+        }
     }
 
     /// The ask that this makes of a prompt; `key` draws where the client gave no seed, and an answer is `most` tokens long at most where it says
@@ -184,6 +198,7 @@ impl Sampling {
                 keeps_text: self.include_stop_str_in_output.unwrap_or(false),
             },
             streams,
+            scored: self.scores()?,
         })
     }
 }

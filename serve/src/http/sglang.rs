@@ -28,6 +28,7 @@ struct Generate {
     text: Option<Texts>,
     sampling_params: Option<Each<Sampling>>,
     return_logprob: Option<Each<bool>>,
+    logprob_start_len: Option<i64>,
     stream: Option<bool>,
     rid: Option<Texts>,
 }
@@ -38,7 +39,7 @@ const KNOWN: [&str; 4] =
 /// `POST /generate`.
 pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> Told {
     let began = Instant::now();
-    let Generate { input_ids, text, sampling_params, return_logprob, stream, rid } =
+    let Generate { input_ids, text, sampling_params, return_logprob, logprob_start_len, stream, rid } =
         read(&server, request).await?;
     let (prompts, many) = match (input_ids, text) {
         (Some(Prompt::Tokens(tokens)), None) => (vec![tokens], false),
@@ -71,6 +72,14 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
         let room = server.room(prompt.len()).clamp(1, 128);
         asks.push(params.ask(prompt.clone(), room, server.draw(), streams)?);
     }
+    let logprobs = match return_logprob {
+        Some(Each::One(wants)) => wants,
+        Some(Each::Many(wants)) => wants.contains(&true),
+        None => false,
+    };
+    // -1 is behind the prompt.
+    let scored = logprob_start_len.filter(|&start| logprobs && start >= 0).map(|start| start as usize);
+    asks.iter_mut().for_each(|ask| ask.scored |= scored.is_some());
     let members = asks.first().map_or(1, |ask| ask.members);
     if asks.iter().any(|ask| ask.members != members) {
         return Err(Wrong::field("sampling_params", "n must be the same for all prompts of a request"));
@@ -82,27 +91,22 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
     };
     let id = names.clone().unwrap_or_else(|| server.id("rid"));
     let asked = answers::ask(&server, asks, names)?;
-    let logprobs = match return_logprob {
-        Some(Each::One(wants)) => wants,
-        Some(Each::Many(wants)) => wants.contains(&true),
-        None => false,
-    };
-    let lengths: Vec<usize> = prompts.iter().map(Vec::len).collect();
+    let total = prompts.len() as u32 * members;
     let tell = move |server: &Server, choice: &Choice, whole: bool| {
-        let meta = Meta { id: &id, prompt: lengths[(choice.index / members) as usize], began, logprobs };
+        let prompt = &prompts[(choice.index / members) as usize];
+        let meta = Meta { id: &id, prompt, began, logprobs, scored };
         told(server, choice, whole, &meta)
     };
     if streams {
         let of = server.clone();
-        let total = (prompts.len() as u32 * members) as usize;
         let empty = |index| Choice {
             index,
             tokens: vec![],
             logps: vec![],
             text: String::new(),
-            end: End { finish: Finish::Length, versions: vec![] },
+            end: End { finish: Finish::Length, versions: vec![], prompt_logps: vec![] },
         };
-        let mut choices: Vec<Choice> = (0..total as u32).map(empty).collect();
+        let mut choices: Vec<Choice> = (0..total).map(empty).collect();
         let each = move |index: u32, piece: Piece| {
             // Each line has all of the answer so far.
             let choice = &mut choices[index as usize];
@@ -134,9 +138,11 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
 
 struct Meta<'a> {
     id: &'a str,
-    prompt: usize,
+    prompt: &'a [u32],
     began: Instant,
     logprobs: bool,
+    /// From which token of the prompt on it was scored.
+    scored: Option<usize>,
 }
 
 fn told(server: &Server, choice: &Choice, whole: bool, meta: &Meta<'_>) -> Value {
@@ -157,14 +163,19 @@ fn told(server: &Server, choice: &Choice, whole: bool, meta: &Meta<'_>) -> Value
         .collect();
     let version = end.versions.last().map_or_else(|| server.engine.version(), |span| span.version.clone());
     let mut info = json!({
-        "id": meta.id, "finish_reason": finish, "prompt_tokens": meta.prompt, "completion_tokens": tokens.len(),
+        "id": meta.id, "finish_reason": finish, "prompt_tokens": meta.prompt.len(), "completion_tokens": tokens.len(),
         "cached_tokens": 0, "weight_version": version, "weight_versions": versions,
         "e2e_latency": meta.began.elapsed().as_secs_f64(),
     });
     if meta.logprobs {
         let each = tokens.iter().zip(logps).map(|(&token, &word)| json!([logp(word), token, null]));
         info["output_token_logprobs"] = each.collect();
-        info["input_token_logprobs"] = json!([]);
+        let start = meta.scored.unwrap_or(meta.prompt.len());
+        let scored = meta.prompt.iter().enumerate().skip(start).map(|(place, token)| {
+            let word = place.checked_sub(1).and_then(|place| end.prompt_logps.get(place));
+            json!([word.map(|&word| logp(word)), token, null])
+        });
+        info["input_token_logprobs"] = scored.collect();
     }
     json!({ "text": text, "output_ids": tokens, "meta_info": info })
 }

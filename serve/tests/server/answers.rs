@@ -188,3 +188,46 @@ fn without_a_seed_each_request_draws_something_else() {
     assert!((1..6).all(|place| drawn[place] != drawn[0]), "{drawn:?}");
     assert_eq!(drawn, (0..6).map(|_| draw(&other)).collect::<Vec<_>>());
 }
+
+/// The log-probabilities of a prompt's tokens are those with which they were drawn at temperature 1, to the last bit, by each door.
+#[test]
+fn a_prompt_is_scored_as_it_was_drawn() {
+    let server = Running::start();
+    for seed in 0..12u64 {
+        let first: Vec<u32> = (0..1 + seed % 5).map(|place| ((seed + place) % 60) as u32).collect();
+        let params = json!({ "seed": seed, "max_tokens": 20, "logprobs": 1, "ignore_eos": true });
+        let drawn =
+            server.ok("/inference/v1/generate", &json!({ "token_ids": first, "sampling_params": params }));
+        let choice = &drawn["choices"][0];
+        let tokens: Vec<u32> = serde_json::from_value(choice["token_ids"].clone()).unwrap();
+        let drawn = choice["logprobs"]["content"].as_array().unwrap();
+        let drawn: Vec<Value> = drawn.iter().map(|each| each["logprob"].clone()).collect();
+        let prompt = [&first[..], &tokens].concat();
+
+        let params = json!({ "max_tokens": 1, "prompt_logprobs": 0, "temperature": 0.7 });
+        let told =
+            server.ok("/inference/v1/generate", &json!({ "token_ids": prompt, "sampling_params": params }));
+        let scored = told["prompt_logprobs"].as_array().unwrap();
+        assert_eq!((scored.len(), &scored[0]), (prompt.len(), &Value::Null));
+        let of = |place: usize| scored[place][prompt[place].to_string()]["logprob"].clone();
+        assert_eq!((first.len()..prompt.len()).map(of).collect::<Vec<_>>(), drawn, "seed {seed}");
+
+        let echo = json!({ "prompt": prompt, "max_tokens": 1, "echo": true, "logprobs": 0, "n": 2 });
+        for choice in server.ok("/v1/completions", &echo)["choices"].as_array().unwrap() {
+            let values = choice["logprobs"]["token_logprobs"].as_array().unwrap();
+            assert_eq!((values.len(), &values[0]), (prompt.len() + 1, &Value::Null));
+            assert_eq!(values[first.len()..prompt.len()], drawn[..]);
+            let text = server.ok("/detokenize", &json!({ "tokens": prompt }))["prompt"].clone();
+            assert!(choice["text"].as_str().unwrap().starts_with(text.as_str().unwrap()));
+        }
+        let body = json!({ "input_ids": prompt, "return_logprob": true, "logprob_start_len": first.len(), "sampling_params": { "max_new_tokens": 1 } });
+        let told = server.ok("/generate", &body);
+        let scored = told["meta_info"]["input_token_logprobs"].as_array().unwrap();
+        assert_eq!(scored.iter().map(|each| each[0].clone()).collect::<Vec<_>>(), drawn);
+        assert_eq!(
+            scored.iter().map(|each| each[1].clone()).collect::<Vec<_>>(),
+            tokens.iter().map(|token| json!(token)).collect::<Vec<_>>()
+        );
+    }
+    server.is_empty_soon();
+}
