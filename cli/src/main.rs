@@ -25,6 +25,8 @@ mod paint;
 mod report;
 #[cfg(feature = "lm")]
 mod session;
+#[cfg(feature = "runtime")]
+mod signals;
 #[cfg(feature = "rtl")]
 mod waveform;
 mod workers;
