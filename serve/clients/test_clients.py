@@ -139,6 +139,7 @@ def trl():
     stand_in("trl.import_utils", is_requests_available=lambda: True, is_vllm_available=lambda **_: True)
     nn = stand_in("torch.nn")
     stand_in("torch", nn=nn)
+    stand_in("transformers.utils")
     stand_in("accelerate")
     stand_in("accelerate.logging", get_logger=logging.getLogger)
     for name in ["utils", "utils.network_utils", "distributed", "distributed.weight_transfer"]:

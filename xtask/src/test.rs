@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::seeds::Start;
 use crate::steps::Steps;
-use crate::{cocotb, contract, drawn, formal, gpu_check, lint, perf, rtl_test, tsan};
+use crate::{clients, cocotb, contract, drawn, formal, gpu_check, lint, perf, rtl_test, tsan};
 use doorbell_setup::nvcc::Places;
 use doorbell_setup::{self as setup, shell};
 
@@ -58,6 +58,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         steps.run("gpu-check", || gpu_check::kernels(root));
     }
     steps.run("cargo test", || cargo_test(root));
+    steps.run("clients", || clients::run(root, &clients::Options::default()));
     steps.run("perf", || perf::run(root, &perf::Options::default()));
     if !without_gpu {
         gpu_check::nvrtc(root, &mut steps);
@@ -70,7 +71,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 /// What each step of `test` is for; docs/testing.md says it too, with what the step costs.
-const PURPOSES: [(&str, &str); 10] = [
+const PURPOSES: [(&str, &str); 11] = [
     ("contract", "generated files are the contract's"),
     (
         "testbenches",
@@ -87,6 +88,7 @@ const PURPOSES: [(&str, &str); 10] = [
         "cargo test",
         "every Rust test, including the conformance suite on golden model, RTL and the kernel's text",
     ),
+    ("clients", "shipped clients of RL stacks drive the server unchanged"),
     ("perf", "no fixed workload takes 2 % more instructions than its committed count"),
     ("NVRTC", "the kernels compile at run time too"),
     ("tsan", "ThreadSanitizer finds no data race in the kernel's text, and reports a weakened kernel"),
