@@ -208,7 +208,9 @@ const BENCHES: &[Bench] = &[
     #[cfg(all(feature = "rtl", feature = "vfio"))]
     bench(What::Sockets, &["sockets"], |load| one(sockets::times(load.quick))),
     #[cfg(feature = "serve")]
-    bench(What::Serve, &["serve"], |load| one(serve::rates(load.quick))),
+    bench(What::Serve, &["serve"], |load| one(serve::on_the_model(load.quick))),
+    #[cfg(feature = "serve")]
+    bench(What::Serve, &["serve_gpu"], |load| serve::on_a_gpu(load.quick)),
     bench(What::Events, &["events"], |load| one(events::cost(load.quick))),
     #[cfg(feature = "gpu")]
     bench(What::Gpu, &["gpu_round_trip", "gpu_rate", "gpu_idle", "gpu_token"], |load| {

@@ -8,17 +8,22 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use doorbell_devices::Kind;
 use serde_json::{Value, json};
 
 use crate::{BenchError, Section, median, table, verdict};
 
-/// Clients at a time, and rollouts of either program.
+/// Clients at a time.
 const CLIENTS: usize = 64;
 /// Tokens of an answer.
 const TOKENS: u64 = 128;
 /// What a server may have of the tokens of a CPU second of a run: answers that come whole, and those that come as they are made.
 const WHOLE: f64 = 0.90;
 const STREAMED: f64 = 0.75;
+/// What a server may have of a run's tokens a second on a GPU, whose hot thread never rests.
+const ON_A_GPU: f64 = 0.5;
+/// Answers of a prompt there.
+const GROUP: usize = 16;
 /// Beginnings of prompts, which take turns.
 const PROMPTS: [&str; 4] = ["dog", "cat", "girl", "boy"];
 
@@ -30,56 +35,81 @@ struct Rate {
     processor: f64,
 }
 
-impl Rate {
-    /// Tokens for a second of the processor.
-    fn own(&self) -> f64 {
-        self.tokens / self.processor
-    }
+/// What is asked of both programs.
+#[derive(Clone, Copy)]
+struct Work {
+    device: &'static str,
+    requests: usize,
+    /// Answers of a prompt.
+    group: usize,
 }
 
 /// Tokens for a CPU second of `tiny` on the golden model: by `doorbell run`, and by `doorbell serve` for 64 clients, whose own CPU seconds do not count.
-pub fn rates(quick: bool) -> Result<Section, BenchError> {
-    let (requests, rounds) = if quick { (128, 1) } else { (640, 3) };
-    let program = std::env::current_exe().map_err(BenchError::failed)?;
-    // In turns, so that all have the same machine.
-    let mut rates: [Vec<Rate>; 3] = Default::default();
-    for _ in 0..rounds {
-        rates[0].push(run(&program, requests)?);
-        rates[1].push(served(&program, requests, false)?);
-        rates[2].push(served(&program, requests, true)?);
-    }
-    Ok(section(&rates, requests))
+pub fn on_the_model(quick: bool) -> Result<Section, BenchError> {
+    let work = Work { device: "model", requests: if quick { 128 } else { 640 }, group: 1 };
+    Ok(section(work, &measured(work, quick)?))
 }
 
-fn section(rates: &[Vec<Rate>; 3], requests: usize) -> Section {
-    let own: Vec<f64> = rates.iter().map(|rates| median(rates.iter().map(Rate::own))).collect();
-    let wall: Vec<f64> =
-        rates.iter().map(|rates| median(rates.iter().map(|rate| rate.tokens / rate.seconds))).collect();
-    let mut table =
-        table(["tiny on the golden model", "tokens a CPU second", "of run", "tokens a second"], 1);
-    let names = ["doorbell run", "doorbell serve, whole answers", "doorbell serve, streamed"];
-    for (place, name) in names.into_iter().enumerate() {
+/// Tokens a second of the same on a GPU, where there is one, in groups of 16.
+pub fn on_a_gpu(quick: bool) -> Result<Vec<Section>, BenchError> {
+    if Kind::Gpu.missing().is_some() {
+        return Ok(vec![]);
+    }
+    let work = Work { device: "gpu", requests: if quick { 256 } else { 1024 }, group: GROUP };
+    Ok(vec![section(work, &measured(work, quick)?)])
+}
+
+/// A run, a server whose answers come whole, and one that streams them: in turns, so that all have the same machine.
+fn measured(work: Work, quick: bool) -> Result<[Vec<Rate>; 3], BenchError> {
+    let rounds = if quick { 1 } else { 3 };
+    let program = std::env::current_exe().map_err(BenchError::failed)?;
+    let mut rates: [Vec<Rate>; 3] = Default::default();
+    for _ in 0..rounds {
+        rates[0].push(run(&program, work)?);
+        rates[1].push(served(&program, work, false)?);
+        rates[2].push(served(&program, work, true)?);
+    }
+    Ok(rates)
+}
+
+fn section(work: Work, rates: &[Vec<Rate>; 3]) -> Section {
+    let Work { device, requests, group } = work;
+    let of = |rate: fn(&Rate) -> f64| rates.each_ref().map(|rates| median(rates.iter().map(rate)));
+    let own = of(|rate| rate.tokens / rate.processor);
+    let clock = of(|rate| rate.tokens / rate.seconds);
+    let mut table = table(["program", "tokens a CPU second", "of run", "tokens a second", "of run"], 1);
+    for (place, name) in
+        ["doorbell run", "doorbell serve, whole", "doorbell serve, streamed"].into_iter().enumerate()
+    {
         table.add_row([
             name.to_owned(),
             format!("{:.0}", own[place]),
             format!("{:.2}", own[place] / own[0]),
-            format!("{:.0}", wall[place]),
+            format!("{:.0}", clock[place]),
+            format!("{:.2}", clock[place] / clock[0]),
         ]);
     }
-    let (whole, streamed) = (own[1] / own[0], own[2] / own[0]);
-    let notes = vec![
-        format!("whole answers have {WHOLE} of a run's tokens for a CPU second: {}", verdict(whole >= WHOLE)),
-        format!("streamed ones {STREAMED}: {}", verdict(streamed >= STREAMED)),
-        "a second of the clock has the clients too".to_owned(),
-    ];
+    let notes = match device {
+        "gpu" => vec![format!(
+            "whole answers have {ON_A_GPU} of a run's tokens a second: {}",
+            verdict(clock[1] >= ON_A_GPU * clock[0])
+        )],
+        _ => vec![
+            format!(
+                "whole answers have {WHOLE} of a run's tokens for a CPU second: {}",
+                verdict(own[1] >= WHOLE * own[0])
+            ),
+            format!("streamed ones {STREAMED}: {}", verdict(own[2] >= STREAMED * own[0])),
+        ],
+    };
     Section {
         heading: format!(
-            "{requests} prompts of {CLIENTS} clients, {TOKENS} tokens each at most: medians of {}",
+            "tiny on {device}, {requests} prompts of {CLIENTS} clients, {group} answers of at most {TOKENS} tokens each: medians of {}; CPU seconds without the clients",
             rates[0].len()
         ),
         table,
         notes,
-        json: json!({ "run": own[0], "whole": own[1], "streamed": own[2] }),
+        json: json!({ "tokens_per_cpu_second": own, "tokens_per_second": clock }),
     }
 }
 
@@ -88,23 +118,30 @@ fn prompt(number: usize) -> String {
 }
 
 /// `doorbell run` on the prompts.
-fn run(program: &Path, requests: usize) -> Result<Rate, BenchError> {
+fn run(program: &Path, work: Work) -> Result<Rate, BenchError> {
     let folder = tempfile::tempdir().map_err(BenchError::failed)?;
     let prompts = folder.path().join("prompts.jsonl");
     let lines: String =
-        (0..requests).map(|number| json!({ "prompt": prompt(number) }).to_string() + "\n").collect();
+        (0..work.requests).map(|number| json!({ "prompt": prompt(number) }).to_string() + "\n").collect();
     std::fs::write(&prompts, lines).map_err(BenchError::failed)?;
     let mut command = Command::new(program);
     command.args(["run", "--model", "tiny", "--raw", "--logprobs", "--no-events", "--json", "-"]);
-    command.args(["--slots", &CLIENTS.to_string(), "--max-tokens", &TOKENS.to_string(), "--prompts"]);
+    command.args(["--device", work.device, "--group", &work.group.to_string()]);
+    command.args(["--slots", &slots(work), "--max-tokens", &TOKENS.to_string(), "--prompts"]);
     command.arg(&prompts).stderr(Stdio::null());
-    let (began, before) = (Instant::now(), children()?);
+    let before = children()?;
     let output = command.output().map_err(BenchError::failed)?;
-    let (seconds, processor) = (began.elapsed().as_secs_f64(), children()? - before);
+    let processor = children()? - before;
     let report: Value = serde_json::from_slice(&output.stdout).map_err(BenchError::failed)?;
-    let tokens = report["counters"]["tokens_generated"].as_f64();
-    let tokens = tokens.ok_or_else(|| BenchError::failed(format!("run ended with {}", output.status)))?;
+    let tokens = report["counters"]["tokens_generated"].as_f64().zip(report["seconds"].as_f64());
+    let (tokens, seconds) =
+        tokens.ok_or_else(|| BenchError::failed(format!("run ended with {}", output.status)))?;
     Ok(Rate { tokens, seconds, processor })
+}
+
+/// Rollouts at a time: as many as the clients ask for.
+fn slots(work: Work) -> String {
+    (CLIENTS * work.group).to_string()
 }
 
 /// A server that ends with this.
@@ -121,9 +158,10 @@ impl Drop for Server {
 }
 
 /// `doorbell serve` under the clients.
-fn served(program: &Path, requests: usize, streams: bool) -> Result<Rate, BenchError> {
+fn served(program: &Path, work: Work, streams: bool) -> Result<Rate, BenchError> {
     let mut command = Command::new(program);
-    command.args(["serve", "--model", "tiny", "--listen", "127.0.0.1:0", "--slots", &CLIENTS.to_string()]);
+    command.args(["serve", "--model", "tiny", "--device", work.device, "--listen", "127.0.0.1:0"]);
+    command.args(["--slots", &slots(work)]);
     let mut child = command.stderr(Stdio::piped()).spawn().map_err(BenchError::failed)?;
     let told = child.stderr.take();
     let mut server = Server { child, address: String::new() };
@@ -140,10 +178,10 @@ fn served(program: &Path, requests: usize, streams: bool) -> Result<Rate, BenchE
             let mut stream = BufReader::new(TcpStream::connect(&server.address).map_err(BenchError::failed)?);
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= requests {
+                if number >= work.requests {
                     return Ok(());
                 }
-                tokens.fetch_add(ask(&mut stream, number, streams)?, Ordering::Relaxed);
+                tokens.fetch_add(ask(&mut stream, number, work.group, streams)?, Ordering::Relaxed);
             }
         };
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
@@ -156,9 +194,14 @@ fn served(program: &Path, requests: usize, streams: bool) -> Result<Rate, BenchE
 }
 
 /// Sends a request and reads its answer; how many tokens that has.
-fn ask(stream: &mut BufReader<TcpStream>, number: usize, streams: bool) -> Result<u64, BenchError> {
+fn ask(
+    stream: &mut BufReader<TcpStream>,
+    number: usize,
+    group: usize,
+    streams: bool,
+) -> Result<u64, BenchError> {
     let body = json!({
-        "prompt": prompt(number), "max_tokens": TOKENS, "seed": number, "logprobs": 0, "stream": streams,
+        "prompt": prompt(number), "n": group, "max_tokens": TOKENS, "seed": number, "logprobs": 0, "stream": streams,
         "stream_options": { "include_usage": true },
     });
     let body = body.to_string();
