@@ -35,11 +35,18 @@ pub(super) struct Intake {
 #[derive(Debug, Default)]
 struct Inner {
     jobs: VecDeque<Job>,
-    /// Asks that live, by ticket: the request's number, once admitted.
-    live: HashMap<u64, Option<u64>>,
+    /// Asks that live, by ticket.
+    live: HashMap<u64, Live>,
     next_ticket: u64,
     /// Something has come that a hot thread that rests does not see by itself.
     rung: bool,
+}
+
+#[derive(Debug)]
+struct Live {
+    /// The request's number, once admitted.
+    number: Option<u64>,
+    cancelled: Arc<AtomicBool>,
 }
 
 /// How many asks there are.
@@ -67,8 +74,9 @@ impl Intake {
         }
         let ticket = inner.next_ticket;
         inner.next_ticket += 1;
-        inner.live.insert(ticket, None);
-        inner.jobs.push_back(job(ticket));
+        let job = job(ticket);
+        inner.live.insert(ticket, Live { number: None, cancelled: job.cancelled.clone() });
+        inner.jobs.push_back(job);
         self.waiting.fetch_add(1, Ordering::Release);
         drop(inner);
         self.wake.notify_one();
@@ -78,7 +86,10 @@ impl Intake {
     /// Lets an ask end that waits; tells the number of one that was admitted, and `None` of one that has ended, or ends now.
     pub fn cancel(&self, ticket: u64) -> Option<u64> {
         let mut inner = self.lock();
-        let number = *inner.live.get(&ticket)?;
+        let live = inner.live.get(&ticket)?;
+        // Of one that is the next to be admitted nobody else hears.
+        live.cancelled.store(true, Ordering::Release);
+        let number = live.number;
         if number.is_none()
             && let Some(place) = inner.jobs.iter().position(|job| job.ticket == ticket)
             && let Some(job) = inner.jobs.remove(place)
@@ -103,7 +114,7 @@ impl Intake {
     /// Those of them that were admitted.
     pub fn running(&self) -> Vec<u64> {
         let inner = self.lock();
-        inner.live.iter().filter_map(|(&ticket, number)| number.is_some().then_some(ticket)).collect()
+        inner.live.iter().filter_map(|(&ticket, live)| live.number.map(|_| ticket)).collect()
     }
 
     pub fn load(&self) -> Load {
@@ -227,13 +238,8 @@ impl Queue {
 
     /// Takes the ask that is to be admitted next.
     fn take(&mut self) -> Option<()> {
-        if let Some((job, _)) = &self.current {
-            if !job.is_cancelled() {
-                return Some(());
-            }
-            let (job, _) = self.current.take()?;
-            job.end(&Finish::Aborted);
-            self.intake.end(job.ticket);
+        if self.current.is_some() {
+            return Some(());
         }
         if self.intake.waiting.load(Ordering::Acquire) == 0 {
             return None;
@@ -262,6 +268,11 @@ impl Source for Queue {
             }
             return Next::End;
         }
+        // Also while asks are held: whoever cancelled it may wait for its end.
+        if let Some((job, _)) = self.current.take_if(|(job, _)| job.is_cancelled()) {
+            job.end(&Finish::Aborted);
+            self.intake.end(job.ticket);
+        }
         if self.intake.held.load(Ordering::Acquire) || self.take().is_none() {
             return Next::Nothing;
         }
@@ -285,7 +296,7 @@ impl Source for Queue {
     fn admitted(&mut self, number: u64) {
         let Some((job, _)) = self.current.take() else { return };
         if let Some(live) = self.intake.lock().live.get_mut(&job.ticket) {
-            *live = Some(number);
+            live.number = Some(number);
         }
         // Cancelled just now, by somebody who found no number.
         if job.is_cancelled() {
