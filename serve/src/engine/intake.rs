@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use super::ask::{Finish, Job};
 use super::control::Command;
 use super::teller::Told;
+use crate::fault;
 
 /// Shared by whoever asks, the hot thread, and the teller.
 #[derive(Debug, Default)]
@@ -244,13 +245,17 @@ impl Queue {
         if self.intake.waiting.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let job = self.intake.lock().jobs.pop_front()?;
+        let job = {
+            let jobs = &mut self.intake.lock().jobs;
+            let place = fault::first(jobs, |job| job.wait)?;
+            jobs.remove(place)?
+        };
         self.intake.waiting.fetch_sub(1, Ordering::Release);
         let request = Request {
             arrival_ms: 0,
             prompt_tokens: job.ask.prompt.len() as u32,
             output_tokens: job.ask.most,
-            prefix: vec![],
+            prefix: fault::pieces(job.fault, &job.ask.prompt),
         };
         self.prompt.0.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&job.ask.prompt);
         self.current = Some((job, request));
