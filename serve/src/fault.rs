@@ -33,7 +33,7 @@ pub enum Fault {
     OtherTemperature,
     /// Seeds decide nothing.
     SeedIgnored,
-    /// A rollout that is kept over an update repeats its last token.
+    /// A rollout that is kept over an update repeats a token.
     KeepDoubles,
     /// A rollout that is kept over an update loses a token.
     KeepDrops,
@@ -92,7 +92,7 @@ const PIECE: usize = 512;
 /// How long an abort is put off.
 pub(crate) const LATE: Duration = Duration::from_secs(1);
 /// How long half a group waits if no update comes.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_millis(400);
 
 /// Updates so far, as half a group waits for the next.
 static UPDATES: AtomicU64 = AtomicU64::new(0);
@@ -201,8 +201,10 @@ pub(crate) fn keep(
     }
     match fault {
         Some(KeepDoubles) => {
-            tokens.insert(at, tokens[at - 1]);
-            logps.get(at - 1).copied().into_iter().for_each(|logp| logps.insert(at, logp));
+            tokens.insert(at, tokens[at]);
+            if let Some(&logp) = logps.get(at) {
+                logps.insert(at, logp);
+            }
         }
         Some(KeepDrops) => {
             tokens.remove(at);

@@ -323,6 +323,9 @@ impl<'t> Teller<'t> {
         let Some(asked) = self.asks.get_mut(&lost.request) else { return };
         if asked.job.fault == Some(Fault::AbortLosesTokens) {
             (tokens, logps) = (vec![], vec![]);
+            let answer = &mut asked.answers[lost.member as usize];
+            answer.tokens.truncate(answer.told);
+            answer.logps.truncate(answer.told);
         }
         let answer = &asked.answers[lost.member as usize];
         if answer.stopped.is_none() {
