@@ -185,7 +185,9 @@ class Server:
     def abort(self, names: list[str] | None = None) -> None:
         """Aborts requests by name, or all."""
         if self.dialect == "vllm":
-            self.call("POST", "/abort_requests", {"request_ids": names or []})
+            # vLLM's engine knows a request of /v1/completions by another name than its client.
+            ids = [made for name in names or [] for made in (name, f"cmpl-{name}", f"cmpl-{name}-0")]
+            self.call("POST", "/abort_requests", {"request_ids": ids})
         elif names is None:
             self.call("POST", "/abort_request", {"abort_all": True})
         else:

@@ -151,7 +151,8 @@ class Judge:
             if not aborts:
                 broken("abort", "it was aborted, and nobody asked for that")
         else:
-            broken("answer", f"its end is {choice.finish!r}, expected length or abort")
+            told = "nothing" if choice.finish is None else repr(choice.finish)
+            broken("answer", f"its end says {told} after {len(tokens)} of {ask.most} tokens, expected length or abort")
         if ask.logprobs and len(choice.logprobs) != len(tokens):
             broken("answer", f"{len(choice.logprobs)} log-probabilities for {len(tokens)} tokens")
         told = [words.read(token) for token in tokens]

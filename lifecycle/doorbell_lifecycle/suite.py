@@ -171,7 +171,7 @@ class Suite:
         try:
             (check or CHECKS[name])(self)
         except (Refused, OSError) as error:
-            self.broken("answer", f"{type(error).__name__}: {error}")
+            self.broken("refusal" if name == "refusal" else "answer", f"{type(error).__name__}: {error}")
             with contextlib.suppress(Refused, OSError):
                 self.server.resume()
         return self.findings[before:]
@@ -225,9 +225,12 @@ def refusal(suite: Suite) -> None:
             suite.notes.append(f"weights that are not there are answered with {refused.status}, as a fault of the server")
     else:
         suite.broken("refusal", "an update from a directory that is not there answers that it was done")
-    if suite.server.version() != before:
-        suite.broken("refusal", f"an update that failed has changed the version from {before!r} to {suite.server.version()!r}")
-    suite.over([running, suite.ask(32)])
+    for asked in (running, suite.ask(32)):
+        for finding in suite.judge.answers(asked, "refusal"):
+            suite.broken("refusal", f"after an update that failed: {finding.text}")
+    after = suite.server.version()
+    if after != before:
+        suite.broken("refusal", f"an update that failed has changed the version from {before!r} to {after!r}")
 
 
 def keys(suite: Suite) -> None:
@@ -471,7 +474,6 @@ CHECKS: dict[str, Callable[[Suite], None]] = {
     "answers": answers,
     "seed": seed,
     "update": update,
-    "refusal": refusal,
     "keys": keys,
     "flush": flush,
     "resume": resume,
@@ -480,4 +482,6 @@ CHECKS: dict[str, Callable[[Suite], None]] = {
     "keep": keep,
     "group": group,
     "moments": moments,
+    # Last: some servers do not outlive it.
+    "refusal": refusal,
 }
