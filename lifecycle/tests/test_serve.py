@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from doorbell_lifecycle import CHECKS
 from doorbell_lifecycle.__main__ import main
 
 #: The rule that each fault breaks, words of a report that names it, and the checks that find it.
@@ -44,11 +45,14 @@ def check(capsys: pytest.CaptureFixture[str], url: str, directories: list[Path],
 def test_a_plain_server_breaks_no_rule(
     serve: Callable[..., str], directories: list[Path], capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest, dialect: str
 ) -> None:
-    short = [] if request.config.getoption("--long") else ["--short"]
-    code, told = check(capsys, serve(), directories, "--dialect", dialect, *short)
+    long = request.config.getoption("--long")
+    # Both dialects lead to the same engine: the short form leaves the longest checks to one of them.
+    checks = CHECKS if long or dialect == "vllm" else [name for name in CHECKS if name not in ("pause", "abort", "keep")]
+    only = [f"--only={name}" for name in checks]
+    code, told = check(capsys, serve(), directories, "--dialect", dialect, *only, *([] if long else ["--short"]))
     assert told["findings"] == []
     assert code == 0
-    assert told["updates"] >= 10 and told["requests"] >= 200
+    assert told["updates"] >= 10 and told["requests"] >= 150
     assert told["seconds"] <= 120
 
 
