@@ -259,14 +259,11 @@ class Server:
             return "/v1/completions", body
         params = common | {"max_new_tokens": ask.most}
         if ask.seed is not None:
-            params |= {"seed": ask.seed} if self.has_seed else {"sampling_seed": ask.seed}
+            params["sampling_seed"] = ask.seed
         return "/generate", {
             "input_ids": ask.prompt, "sampling_params": params, "return_logprob": ask.logprobs, "stream": ask.stream,
             "rid": running.name,
         }
-
-    #: SGLang calls a seed `sampling_seed`.
-    has_seed = False
 
     def _answer(self, running: Running) -> None:
         door, body = self._body(running)

@@ -134,12 +134,11 @@ class Suite:
         finally:
             self.resume()
 
-    def burst(self, most: int, groups: bool = True) -> list[Running]:
+    def burst(self, most: int) -> list[Running]:
         """Several requests at once: streamed, whole, and groups."""
         asked = [self.ask(most, stream=True), self.ask(most), self.ask(most, stream=True, temperature=0.0)]
         asked.append(self.ask(max(24, most // 2), stops=True))
-        if groups:
-            asked.append(self.ask(max(24, most // 2), n=4, logprobs=False))
+        asked.append(self.ask(max(24, most // 2), n=4, logprobs=False))
         return asked
 
     def calibrate(self) -> None:

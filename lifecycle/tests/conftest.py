@@ -15,8 +15,6 @@ import pytest
 from doorbell_lifecycle import weights
 
 ROOT = Path(__file__).resolve().parents[2]
-if not any("doorbell-lifecycle" == entry.name for entry in __import__("importlib.metadata").metadata.entry_points(group="pytest11")):
-    pytest_plugins = ["doorbell_lifecycle.plugin"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

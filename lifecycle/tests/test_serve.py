@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,3 +81,18 @@ def test_a_model_that_tells_no_version_is_refused(program: Path, directories: li
     weights = [argument for directory in directories for argument in ("--weights", str(directory))]
     assert main(["--url", serve(model="micro"), *weights]) == 2
     assert "tell no version" in capsys.readouterr().err
+
+
+def test_checks_are_tests_of_pytest(serve: Callable[..., str], directories: list[Path]) -> None:
+    weights = [argument for directory in directories for argument in ("--lifecycle-weights", str(directory))]
+
+    def run(url: str) -> subprocess.CompletedProcess[str]:
+        options = ["-q", "-p", "doorbell_lifecycle.plugin", "-p", "no:cacheprovider", "--pyargs", "doorbell_lifecycle.checks"]
+        command = [sys.executable, "-m", "pytest", *options, "--lifecycle-url", url, *weights, "--lifecycle-short", "-k", "update or keys"]
+        return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=120)
+
+    plain = run(serve())
+    assert plain.returncode == 0 and "2 passed" in plain.stdout, plain.stdout + plain.stderr
+    broken = run(serve("--fault", "stale-kv"))
+    assert broken.returncode == 1 and "1 failed, 1 passed" in broken.stdout, broken.stdout + broken.stderr
+    assert "read keys and values of version" in broken.stdout
