@@ -38,6 +38,8 @@ HIDES = {
     "wait": {"group", "keep"},
     "pause": {"abort", "group"},
     "tokens": {"keep"},
+    # One that comes late ends requests of later checks.
+    "abort": {"refusal"},
 }
 
 

@@ -79,6 +79,18 @@ class Suite:
         """Tokens of requests that still run when something was done to them."""
         return self.tokens(0.8 if self.options.short else 1.6)
 
+    def arrived(self, requests: list[Running]) -> None:
+        """Waits until the server has got requests: what is sent side by side may come in any order."""
+        limit = time.monotonic() + 2.0
+        while time.monotonic() < limit:
+            load = self.server.load()
+            if load is None:
+                time.sleep(self.options.grace)
+                return
+            if load >= sum(running.ended is None for running in requests):
+                return
+            time.sleep(0.005)
+
     def begun(self) -> int:
         """Tokens of one request, from which on those that were sent with it have begun too."""
         return min(96, self.long() // 4)
@@ -284,6 +296,7 @@ def pause(suite: Suite) -> None:
         asked = [suite.ask(most, stream=True, logprobs=False) for _ in range(5)] + [suite.ask(most)]
         for running in asked[:5]:
             running.until(17, suite.server.patience)
+        suite.arrived(asked)
         with suite.paused(mode) as held:
             at_pause = [running.count for running in asked]
             new = suite.ask(24, stream=True)
@@ -317,6 +330,7 @@ def abort(suite: Suite) -> None:
         asked = [suite.ask(most, stream=number < 4, logprobs=False) for number in range(10)] + [suite.ask(most, n=2)]
         for running in asked[:4]:
             running.until(2, suite.server.patience)
+        suite.arrived(asked)
         gone = [asked[0], asked[4], asked[-1]] if one else asked
         suite.server.abort([running.name for running in gone] if one else None)
         seen = [running.count for running in gone]
@@ -351,7 +365,9 @@ def _abort_whole(suite: Suite) -> None:
     """Aborts requests that are not streamed: what they have is in their answers."""
     for _ in range(3):
         most = suite.long()
-        asked = [suite.ask(most, stream=number == 0, stops=True, logprobs=False) for number in range(8)]
+        whole = [suite.ask(most, stops=True, logprobs=False) for _ in range(7)]
+        suite.arrived(whole)
+        asked = [suite.ask(most, stream=True, logprobs=False), *whole]
         asked[0].until(suite.begun(), suite.server.patience)
         suite.server.abort()
         suite.over(asked, aborts=True)
@@ -363,7 +379,7 @@ def _abort_whole(suite: Suite) -> None:
         if asked[0].count and not any(choice.tokens for choice in whole):
             suite.broken(
                 "abort-tokens",
-                f"{len(whole)} answers were aborted with 0 tokens each, while {asked[0].name}, which was sent with them, was streamed {asked[0].count}",
+                f"{len(whole)} answers were aborted with 0 tokens each, while {asked[0].name}, which was sent after them, was streamed {asked[0].count}",
             )
         return
     suite.notes.append("requests that are not streamed ended before an abort reached them: whether an abort keeps their tokens cannot be checked")
