@@ -31,7 +31,7 @@ impl Default for Options {
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     let tests = root.join(TESTS);
     let python =
-        setup::python(root, "clients", &tests.join("requirements.txt"), &tests.join("packages.txt"))?;
+        setup::python(root, "clients", &tests.join("requirements.txt"), Some(&tests.join("packages.txt")))?;
     // As the tests build it, so that nothing is built twice.
     let build = ["build", "--workspace", "--release", "--features", FULL, "--bin", "doorbell"];
     shell::run(&mut shell::cargo(root, &build))?;

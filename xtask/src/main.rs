@@ -13,6 +13,7 @@ mod fake;
 mod formal;
 mod gpu_check;
 mod lab;
+mod lifecycle;
 mod lint;
 mod mutants;
 #[cfg(test)]
@@ -65,6 +66,8 @@ enum Command {
     Cocotb(cocotb::Options),
     /// Run clients of RL stacks against `doorbell serve`; installs them first, from PyPI
     Clients(clients::Options),
+    /// Run the tests in lifecycle/: the suite for rollout servers against `doorbell serve`; installs pytest first, from PyPI
+    Lifecycle(lifecycle::Options),
     /// Put the mistakes of tb/mutants.toml into the RTL, one at a time: each must make its bench fail
     Mutants(mutants::Options),
     /// Prove what tb/formal asserts of the RTL, by bounded model checking; installs Yosys, z3 and Yices first, from PyPI
@@ -149,6 +152,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::RtlTest(options) => rtl_test::run(&root, &options)?,
         Command::Cocotb(options) => cocotb::run(&root, &options)?,
         Command::Clients(options) => clients::run(&root, &options)?,
+        Command::Lifecycle(options) => lifecycle::run(&root, &options)?,
         Command::Mutants(options) => mutants::run(&root, &options)?,
         Command::Formal(options) => formal::run(&root, &options)?,
         Command::Wave(options) => return wave::run(&root, &options),

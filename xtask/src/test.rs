@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::seeds::Start;
 use crate::steps::Steps;
-use crate::{clients, cocotb, contract, drawn, formal, gpu_check, lint, perf, rtl_test, tsan, vm};
+use crate::{clients, cocotb, contract, drawn, formal, gpu_check, lifecycle, lint, perf, rtl_test, tsan, vm};
 use doorbell_setup::nvcc::Places;
 use doorbell_setup::{self as setup, shell};
 
@@ -64,6 +64,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     steps.run("cargo test", || cargo_test(root));
     steps.run_or_skip("guest", || vm::short(root));
     steps.run("clients", || clients::run(root, &clients::Options::default()));
+    steps.run("lifecycle", || lifecycle::run(root, &lifecycle::Options::default()));
     steps.run("perf", || perf::run(root, &perf::Options::default()));
     if !without_gpu {
         gpu_check::nvrtc(root, &mut steps);
@@ -76,7 +77,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 /// What each step of `test` is for; docs/testing.md says it too, with what the step costs.
-const PURPOSES: [(&str, &str); 12] = [
+const PURPOSES: [(&str, &str); 13] = [
     ("contract", "generated files are the contract's"),
     (
         "testbenches",
@@ -95,6 +96,10 @@ const PURPOSES: [(&str, &str); 12] = [
     ),
     ("guest", "a Debian guest under QEMU drives the RTL over its kernel's vfio-pci, by polling and by MSI-X"),
     ("clients", "shipped clients of RL stacks drive the server unchanged"),
+    (
+        "lifecycle",
+        "a suite for rollout servers passes `doorbell serve`, and names each fault that is planted in it",
+    ),
     ("perf", "no fixed workload takes 2 % more instructions than its committed count"),
     ("NVRTC", "the kernels compile at run time too"),
     ("tsan", "ThreadSanitizer finds no data race in the kernel's text, and reports a weakened kernel"),

@@ -11,6 +11,7 @@ use doorbell_host::QueueConfig;
 use doorbell_lm::text::Text;
 use doorbell_npu::Published;
 use doorbell_serve::engine::{Engine, Size};
+use doorbell_serve::fault::Fault;
 use doorbell_serve::http::{Limits, Server, Setup, serve};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -88,6 +89,9 @@ pub struct Args {
     /// Seconds that a request may take to come
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     request_timeout: u64,
+    /// Plants a fault, for suites that look for it: docs/lifecycle.md
+    #[arg(long, value_name = "NAME", hide = true)]
+    fault: Option<Fault>,
 }
 
 fn connections(text: &str) -> Result<usize, String> {
@@ -185,6 +189,7 @@ fn size(args: &Args, model: &Published) -> Size {
         waiting: args.max_waiting,
         checkpoint: args.checkpoint,
         seed: args.seed,
+        fault: args.fault,
     }
 }
 

@@ -111,7 +111,8 @@ impl Pipeline {
         }
         // Keys and values of one version, in the arena of one function.
         let region = self.language.as_ref().map(|_| self.queue_for(wire_id));
-        let domain = region.map_or(0, |region| self.versions.number() << 8 | region as u64);
+        let version = if self.mixes_versions { 0 } else { self.versions.number() };
+        let domain = region.map_or(0, |region| version << 8 | region as u64);
         // Those that gave their blocks back come first.
         if self.has_returning() {
             return Ok(Some(Held::Blocks));

@@ -249,6 +249,8 @@ pub struct Pipeline {
     stored: Box<[RolloutId]>,
     /// Why the next request is not admitted.
     held: Option<Held>,
+    /// Whether prompts share blocks across versions, which is a fault.
+    mixes_versions: bool,
     /// Blocks that all ended rollouts would have taken had nobody shared.
     blocks_alone: u64,
     idle_turns: u32,
@@ -338,6 +340,7 @@ impl Pipeline {
             verdicts: vec![nothing_judged(); POLL].into(),
             stored: vec![RolloutId::from_bits(0); POLL].into(),
             held: None,
+            mixes_versions: false,
             blocks_alone: 0,
             idle_turns: 0,
             idle_since: None,
@@ -435,6 +438,13 @@ impl Pipeline {
             self.publish();
         }
         Ok(moved)
+    }
+
+    /// Lets prompts share blocks across versions of a language model, against the rule of [`kv::Group::domain`](crate::kv::Group::domain): a fault,
+    /// for suites that look for it.
+    #[doc(hidden)]
+    pub fn mix_versions(&mut self) {
+        self.mixes_versions = true;
     }
 
     /// Whether no rollout is under way, and nothing else on the device either: no group that has not ended, no version that is

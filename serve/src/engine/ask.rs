@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use doorbell_runtime::pipeline::{Draws, Unstored};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::fault::{Fault, Wait};
+
 /// A prompt, and how it is to be answered.
 #[derive(Clone, Debug)]
 pub struct Ask {
@@ -120,6 +122,10 @@ pub(super) struct Job {
     pub to: UnboundedSender<Piece>,
     /// Set once nobody wants it any more.
     pub cancelled: Arc<AtomicBool>,
+    /// A fault that is planted.
+    pub fault: Option<Fault>,
+    /// What it waits for, by that fault.
+    pub wait: Option<Wait>,
 }
 
 impl Job {

@@ -21,9 +21,9 @@ const LOOK: Duration = Duration::from_micros(200);
 pub(super) enum Command {
     /// Aborts the request with this number.
     Abort(u64),
-    /// Publishes weights under a name.
+    /// Publishes weights under a name: those that are resident if none are given.
     Publish {
-        weights: Box<Published>,
+        weights: Option<Box<Published>>,
         name: String,
         mode: PolicyMode,
         done: oneshot::Sender<Result<(), String>>,
@@ -70,7 +70,10 @@ impl Control {
         match command {
             Command::Abort(number) => self.abort(number),
             Command::Publish { weights, name, mode, done } => {
-                let published = self.publish(weights, &name, mode);
+                let published = match weights {
+                    Some(weights) => self.publish(weights, &name, mode),
+                    None => self.publish_again(&name, mode),
+                };
                 // Whoever asked may have gone: it is published all the same.
                 let _ = done.send(published);
             }
@@ -132,6 +135,16 @@ impl Control {
         Ok(())
     }
 
+    /// Publishes once more, as they lie, the weights that are resident.
+    fn publish_again(&mut self, name: &str, mode: PolicyMode) -> Result<(), String> {
+        let Some((weights, offset)) = self.published.take() else {
+            return Err("nothing is published yet".into());
+        };
+        let announced = self.announce(&weights, offset, name, mode);
+        self.published = Some((weights, offset));
+        announced
+    }
+
     /// Nothing decodes from now on. A POLICY with KEEP ends what is in flight between two tokens (R20), so the weights are published once more, as
     /// they lie, under the name that they have.
     fn rest(&mut self) -> Result<(), String> {
@@ -140,13 +153,8 @@ impl Control {
         if self.gate.is_at_rest() {
             return Ok(());
         }
-        let Some((weights, offset)) = self.published.take() else {
-            return Err("nothing is published yet".into());
-        };
         let name = self.names.of(self.current);
-        let announced = self.announce(&weights, offset, &name, PolicyMode::Keep);
-        self.published = Some((weights, offset));
-        announced?;
+        self.publish_again(&name, PolicyMode::Keep)?;
         while !self.gate.is_at_rest() {
             if self.publisher.is_over() {
                 return Err("the engine has ended".into());

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use super::ask::{Finish, Job};
 use super::control::Command;
 use super::teller::Told;
+use crate::fault;
 
 /// Shared by whoever asks, the hot thread, and the teller.
 #[derive(Debug, Default)]
@@ -35,11 +36,18 @@ pub(super) struct Intake {
 #[derive(Debug, Default)]
 struct Inner {
     jobs: VecDeque<Job>,
-    /// Asks that live, by ticket: the request's number, once admitted.
-    live: HashMap<u64, Option<u64>>,
+    /// Asks that live, by ticket.
+    live: HashMap<u64, Live>,
     next_ticket: u64,
     /// Something has come that a hot thread that rests does not see by itself.
     rung: bool,
+}
+
+#[derive(Debug)]
+struct Live {
+    /// The request's number, once admitted.
+    number: Option<u64>,
+    cancelled: Arc<AtomicBool>,
 }
 
 /// How many asks there are.
@@ -67,8 +75,9 @@ impl Intake {
         }
         let ticket = inner.next_ticket;
         inner.next_ticket += 1;
-        inner.live.insert(ticket, None);
-        inner.jobs.push_back(job(ticket));
+        let job = job(ticket);
+        inner.live.insert(ticket, Live { number: None, cancelled: job.cancelled.clone() });
+        inner.jobs.push_back(job);
         self.waiting.fetch_add(1, Ordering::Release);
         drop(inner);
         self.wake.notify_one();
@@ -78,7 +87,10 @@ impl Intake {
     /// Lets an ask end that waits; tells the number of one that was admitted, and `None` of one that has ended, or ends now.
     pub fn cancel(&self, ticket: u64) -> Option<u64> {
         let mut inner = self.lock();
-        let number = *inner.live.get(&ticket)?;
+        let live = inner.live.get(&ticket)?;
+        // Of one that is the next to be admitted nobody else hears.
+        live.cancelled.store(true, Ordering::Release);
+        let number = live.number;
         if number.is_none()
             && let Some(place) = inner.jobs.iter().position(|job| job.ticket == ticket)
             && let Some(job) = inner.jobs.remove(place)
@@ -103,7 +115,7 @@ impl Intake {
     /// Those of them that were admitted.
     pub fn running(&self) -> Vec<u64> {
         let inner = self.lock();
-        inner.live.iter().filter_map(|(&ticket, number)| number.is_some().then_some(ticket)).collect()
+        inner.live.iter().filter_map(|(&ticket, live)| live.number.map(|_| ticket)).collect()
     }
 
     pub fn load(&self) -> Load {
@@ -227,24 +239,23 @@ impl Queue {
 
     /// Takes the ask that is to be admitted next.
     fn take(&mut self) -> Option<()> {
-        if let Some((job, _)) = &self.current {
-            if !job.is_cancelled() {
-                return Some(());
-            }
-            let (job, _) = self.current.take()?;
-            job.end(&Finish::Aborted);
-            self.intake.end(job.ticket);
+        if self.current.is_some() {
+            return Some(());
         }
         if self.intake.waiting.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let job = self.intake.lock().jobs.pop_front()?;
+        let job = {
+            let jobs = &mut self.intake.lock().jobs;
+            let place = fault::first(jobs, |job| job.wait)?;
+            jobs.remove(place)?
+        };
         self.intake.waiting.fetch_sub(1, Ordering::Release);
         let request = Request {
             arrival_ms: 0,
             prompt_tokens: job.ask.prompt.len() as u32,
             output_tokens: job.ask.most,
-            prefix: vec![],
+            prefix: fault::pieces(job.fault, &job.ask.prompt),
         };
         self.prompt.0.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&job.ask.prompt);
         self.current = Some((job, request));
@@ -261,6 +272,11 @@ impl Source for Queue {
                 self.intake.end(job.ticket);
             }
             return Next::End;
+        }
+        // Also while asks are held: whoever cancelled it may wait for its end.
+        if let Some((job, _)) = self.current.take_if(|(job, _)| job.is_cancelled()) {
+            job.end(&Finish::Aborted);
+            self.intake.end(job.ticket);
         }
         if self.intake.held.load(Ordering::Acquire) || self.take().is_none() {
             return Next::Nothing;
@@ -285,7 +301,7 @@ impl Source for Queue {
     fn admitted(&mut self, number: u64) {
         let Some((job, _)) = self.current.take() else { return };
         if let Some(live) = self.intake.lock().live.get_mut(&job.ticket) {
-            *live = Some(number);
+            live.number = Some(number);
         }
         // Cancelled just now, by somebody who found no number.
         if job.is_cancelled() {

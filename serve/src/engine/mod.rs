@@ -37,6 +37,8 @@ use intake::{Intake, Queue};
 use teller::Memory;
 use versions::Names;
 
+use crate::fault::{self, Fault, Wait};
+
 /// Tokens of a KV block.
 const BLOCK_TOKENS: u32 = 32;
 /// How long the hot thread rests at a time while nothing lives.
@@ -63,6 +65,8 @@ pub struct Size {
     pub checkpoint: u32,
     /// Decides what is drawn for asks without a key.
     pub seed: u32,
+    /// A fault that is planted, for suites that look for it.
+    pub fault: Option<Fault>,
 }
 
 impl Size {
@@ -245,7 +249,7 @@ impl Engine {
             policy: PolicyKind::Fifo.build(slots),
             kv,
             rewards: Box::new(checkpoints),
-            prompts: Prompts::new(slots, 0),
+            prompts: Prompts::new(slots, fault::most_pieces(size.fault, size.prompt_tokens)),
             trajectories: Box::new(answers),
             spans,
             language: Some(LanguageParts {
@@ -256,6 +260,9 @@ impl Engine {
             metrics: metrics.clone(),
         };
         let mut pipeline = Pipeline::new(options, parts).map_err(|error| failed(&error))?;
+        if size.fault == Some(Fault::StaleKv) {
+            pipeline.mix_versions();
+        }
         let control = Control {
             commands: commanded,
             aborts: pipeline.abort_handle(),
@@ -296,7 +303,7 @@ impl Engine {
             failure,
             hot: Mutex::new(Some(hot)),
         };
-        let published = engine.send_publish(Box::new(model), name, PolicyMode::Wait);
+        let published = engine.send_publish(Some(Box::new(model)), name, PolicyMode::Wait);
         published
             .blocking_recv()
             .unwrap_or(Err("the engine has ended".into()))
@@ -309,10 +316,16 @@ impl Engine {
     /// # Errors
     /// If as many wait as may, or the engine has ended.
     pub fn ask(&self, ask: Ask) -> Result<Answers, Refused> {
+        self.ask_by_fault(ask, None)
+    }
+
+    /// The same of one that waits for something by a fault.
+    pub(crate) fn ask_by_fault(&self, ask: Ask, wait: Option<Wait>) -> Result<Answers, Refused> {
         let (to, pieces) = mpsc::unbounded_channel();
         let cancelled = Arc::new(AtomicBool::new(false));
-        let flag = cancelled.clone();
-        let ticket = self.intake.ask(self.size.waiting, |ticket| Job { ticket, ask, to, cancelled: flag })?;
+        let (flag, fault) = (cancelled.clone(), self.size.fault);
+        let job = |ticket| Job { ticket, ask, to, cancelled: flag, fault, wait };
+        let ticket = self.intake.ask(self.size.waiting, job)?;
         let (intake, commands) = (self.intake.clone(), self.commands.clone());
         Ok(Answers { pieces, ticket, cancelled, intake, commands })
     }
@@ -397,10 +410,20 @@ impl Engine {
         // What waits for room stays for later, unless it is aborted.
         if aborts {
             self.intake.until_seen().await;
+            if self.size.fault == Some(Fault::PauseLeaks) {
+                let oldest = self.intake.running().into_iter().min();
+                let mut others = self.intake.tickets();
+                others.retain(|&ticket| Some(ticket) != oldest);
+                self.abort(Some(&others)).await;
+                return;
+            }
             self.abort(None).await;
             return;
         }
         self.intake.until_seen().await;
+        if self.size.fault == Some(Fault::WaitReturnsEarly) {
+            return;
+        }
         let running = self.intake.running();
         self.intake.until_gone(&running).await;
     }
@@ -433,16 +456,23 @@ impl Engine {
     /// If the device refuses it, or rollouts still decode under the version before the present one: then the present one goes on.
     pub async fn publish(&self, weights: Box<Published>, name: &str, mode: PolicyMode) -> Result<(), String> {
         // A pause and a publish do not overlap.
-        let _pause = self.pause.lock().await;
-        let published = self.send_publish(weights, name, mode);
-        published.await.unwrap_or(Err("the engine has ended".into()))?;
+        let pause = self.pause.lock().await;
+        let weights = match self.size.fault {
+            Some(Fault::ResumeOldWeights) if *pause != Pause::Running => None,
+            _ => Some(weights),
+        };
+        if self.size.fault != Some(Fault::UpdateNotResident) {
+            let published = self.send_publish(weights, name, mode);
+            published.await.unwrap_or(Err("the engine has ended".into()))?;
+            fault::updated();
+        }
         name.clone_into(&mut self.current.lock().unwrap_or_else(PoisonError::into_inner));
         Ok(())
     }
 
     fn send_publish(
         &self,
-        weights: Box<Published>,
+        weights: Option<Box<Published>>,
         name: &str,
         mode: PolicyMode,
     ) -> oneshot::Receiver<Result<(), String>> {

@@ -17,6 +17,7 @@ use doorbell_runtime::trajectory::{self, Finished, Outcome, Span, Spans, Stored,
 use super::ask::{End, Finish, Job, Piece, VersionSpan};
 use super::intake::Intake;
 use super::versions::Names;
+use crate::fault::{self, Fault};
 
 /// What the hot thread tells.
 pub(super) enum Told {
@@ -318,8 +319,14 @@ impl<'t> Teller<'t> {
         self.end(request, member, finish, &spans);
     }
 
-    fn lost(&mut self, lost: &Lost, tokens: Vec<u32>, logps: Vec<i32>, spans: &[Span]) {
+    fn lost(&mut self, lost: &Lost, mut tokens: Vec<u32>, mut logps: Vec<i32>, spans: &[Span]) {
         let Some(asked) = self.asks.get_mut(&lost.request) else { return };
+        if asked.job.fault == Some(Fault::AbortLosesTokens) {
+            (tokens, logps) = (vec![], vec![]);
+            let answer = &mut asked.answers[lost.member as usize];
+            answer.tokens.truncate(answer.told);
+            answer.logps.truncate(answer.told);
+        }
         let answer = &asked.answers[lost.member as usize];
         if answer.stopped.is_none() {
             let known = answer.tokens.len().min(tokens.len());
@@ -337,6 +344,7 @@ impl<'t> Teller<'t> {
         if let Some(stream) = answer.stream.take() {
             answer.text.push_str(&stream.end().unwrap_or_default());
         }
+        fault::keep(asked.job.fault, spans, answer.told, &mut answer.tokens, &mut answer.logps);
         let versions = self.names.spans(spans, answer.tokens.len() as u32);
         let prompt_logps = asked.prompt_logps.clone();
         asked.tell(member, Some(End { finish, versions, prompt_logps }));
@@ -406,13 +414,14 @@ impl Asked<'_> {
                 until -= 1;
             }
         }
-        let piece = Piece {
+        let mut piece = Piece {
             member,
             tokens: answer.tokens[answer.told..].to_vec(),
             logps: answer.logps.get(answer.told..).unwrap_or_default().to_vec(),
             text: answer.text.get(answer.shown..until).unwrap_or_default().to_owned(),
             end,
         };
+        fault::logps(self.job.fault, self.job.ask.draws.sharpness, &mut piece.logps);
         (answer.told, answer.shown) = (answer.tokens.len(), until);
         if piece.end.is_some() || !piece.tokens.is_empty() {
             // Whoever has gone does not hear it.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::error::Wrong;
 use super::{Named, Server};
 use crate::engine::{Answers, Ask, End, Finish, Piece, VersionSpan};
+use crate::fault::{self, Fault};
 
 /// A whole answer.
 #[derive(Clone, Debug)]
@@ -44,9 +45,15 @@ pub fn ask(server: &Arc<Server>, asks: Vec<Ask>, name: Option<String>) -> Result
         }
         server.engine.check(ask).map_err(Wrong::request)?;
     }
-    let members = asks.first().map_or(1, |ask| ask.members);
+    let fault = server.engine.size().fault;
+    let mut asks = fault::halves(fault, asks);
+    if fault == Some(Fault::SeedIgnored) {
+        asks.iter_mut().for_each(|(ask, _)| ask.draws.key = server.draw());
+    }
+    let members = asks.first().map_or(1, |(ask, _)| ask.members);
     // Those that were taken are aborted if one is not.
-    let answers = asks.into_iter().map(|ask| server.engine.ask(ask)).collect::<Result<Vec<_>, _>>()?;
+    let answers = asks.into_iter().map(|(ask, wait)| server.engine.ask_by_fault(ask, wait));
+    let answers = answers.collect::<Result<Vec<_>, _>>()?;
     let tickets = answers.iter().map(|answers| answers.ticket).collect();
     Ok(Asked { answers, members, named: Named::new(server, name, tickets) })
 }
@@ -65,7 +72,9 @@ impl Asked {
                 part.0.extend(tokens);
                 part.1.extend(logps);
                 part.2.push_str(&text);
-                if let Some(end) = end {
+                if let Some(mut end) = end {
+                    let server = &named.server;
+                    fault::relabel(server.engine.size().fault, &mut end, || server.engine.version());
                     let (tokens, logps, text) = std::mem::take(part);
                     let index = prompt * members + member;
                     whole[member as usize] = Some(Choice { index, tokens, logps, text, end });
@@ -90,8 +99,12 @@ impl Asked {
         last: impl FnOnce() -> Vec<Value> + Send + 'static,
     ) -> Response {
         let Asked { answers, members, named } = self;
+        let server = named.server.clone();
         let each = (0u32..).zip(answers).map(|(prompt, answers)| Box::pin(pieces(prompt * members, answers)));
-        let told = stream::select_all(each).flat_map(move |(first, piece)| {
+        let told = stream::select_all(each).flat_map(move |(first, mut piece)| {
+            if let Some(end) = &mut piece.end {
+                fault::relabel(server.engine.size().fault, end, || server.engine.version());
+            }
             let values = match &piece.end {
                 Some(End { finish: Finish::Failed(why), .. }) => {
                     vec![json!({ "error": { "message": why, "type": "internal_error", "code": 500 } })]

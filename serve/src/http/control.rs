@@ -12,6 +12,7 @@ use serde_json::json;
 use super::error::Wrong;
 use super::{Doors, Server, Told, json, read};
 use crate::engine::Pause;
+use crate::fault::{self, Fault};
 
 pub(super) fn doors() -> Doors {
     super::doors()
@@ -96,7 +97,19 @@ async fn abort_requests(State(server): State<Arc<Server>>, request: Request) -> 
     json(json!({ "status": "aborted" }))
 }
 
-async fn abort(server: &Server, names: &[String]) {
+async fn abort(server: &Arc<Server>, names: &[String]) {
+    if server.engine.size().fault == Some(Fault::AbortReturnsEarly) {
+        let (server, names) = (server.clone(), names.to_vec());
+        tokio::spawn(async move {
+            tokio::time::sleep(fault::LATE).await;
+            abort_now(&server, &names).await;
+        });
+        return;
+    }
+    abort_now(server, names).await;
+}
+
+async fn abort_now(server: &Server, names: &[String]) {
     if names.is_empty() {
         return server.engine.abort(None).await;
     }

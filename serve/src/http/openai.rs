@@ -13,6 +13,7 @@ use super::error::Wrong;
 use super::sampling::Sampling;
 use super::{Server, Told, now, read};
 use crate::engine::{Ask, Piece};
+use crate::fault;
 
 /// A prompt, or several, as text or tokens.
 #[derive(Clone, Debug, Deserialize)]
@@ -200,7 +201,10 @@ pub async fn completions(State(server): State<Arc<Server>>, request: Request) ->
             told
         })
         .collect();
-    let body = with(&head, json!({ "choices": told, "usage": usage(read, made) }));
+    let mut body = with(&head, json!({ "choices": told, "usage": usage(read, made) }));
+    let fault = server.engine.size().fault;
+    let cached: u32 = prompts.iter().map(|prompt| fault::cached(fault, prompt)).sum();
+    body["usage"]["prompt_tokens_details"] = json!({ "cached_tokens": cached });
     Ok(noted(axum::Json(body).into_response(), &ignored))
 }
 

@@ -31,6 +31,7 @@ pub struct Sampling {
     pub top_p: Option<f64>,
     pub top_k: Option<i64>,
     pub min_p: Option<f64>,
+    #[serde(alias = "sampling_seed")]
     pub seed: Option<i64>,
     #[serde(alias = "max_new_tokens", alias = "max_completion_tokens")]
     pub max_tokens: Option<u32>,

@@ -13,6 +13,7 @@ use super::openai::Prompt;
 use super::sampling::{Sampling, Texts};
 use super::{Server, Told, json, read};
 use crate::engine::{End, Finish, Piece};
+use crate::fault;
 
 /// One of something, or one for each prompt.
 #[derive(Clone, Debug, Deserialize)]
@@ -92,9 +93,11 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
     let id = names.clone().unwrap_or_else(|| server.id("rid"));
     let asked = answers::ask(&server, asks, names)?;
     let total = prompts.len() as u32 * members;
+    let fault = server.engine.size().fault;
+    let cached: Vec<u32> = prompts.iter().map(|prompt| fault::cached(fault, prompt)).collect();
     let tell = move |server: &Server, choice: &Choice, whole: bool| {
-        let prompt = &prompts[(choice.index / members) as usize];
-        let meta = Meta { id: &id, prompt, began, logprobs, scored };
+        let place = (choice.index / members) as usize;
+        let meta = Meta { id: &id, prompt: &prompts[place], cached: cached[place], began, logprobs, scored };
         told(server, choice, whole, &meta)
     };
     if streams {
@@ -139,6 +142,7 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
 struct Meta<'a> {
     id: &'a str,
     prompt: &'a [u32],
+    cached: u32,
     began: Instant,
     logprobs: bool,
     /// From which token of the prompt on it was scored.
@@ -164,7 +168,7 @@ fn told(server: &Server, choice: &Choice, whole: bool, meta: &Meta<'_>) -> Value
     let version = end.versions.last().map_or_else(|| server.engine.version(), |span| span.version.clone());
     let mut info = json!({
         "id": meta.id, "finish_reason": finish, "prompt_tokens": meta.prompt.len(), "completion_tokens": tokens.len(),
-        "cached_tokens": 0, "weight_version": version, "weight_versions": versions,
+        "cached_tokens": meta.cached, "weight_version": version, "weight_versions": versions,
         "e2e_latency": meta.began.elapsed().as_secs_f64(),
     });
     if meta.logprobs {

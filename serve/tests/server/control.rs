@@ -249,3 +249,39 @@ fn an_update_that_cannot_be_is_refused_and_changes_nothing() {
     });
     server.is_empty_soon();
 }
+
+/// A pause aborts what waits for room too, the request that would be next among it.
+#[test]
+fn a_pause_aborts_what_waits_for_room() {
+    let server = Running::start();
+    let ask = |seed: u64| {
+        let server = &server;
+        move || {
+            let sampling = json!({ "seed": seed, "max_tokens": 64, "ignore_eos": true, "n": 4 });
+            server.ok("/inference/v1/generate", &json!({ "token_ids": [1, 2], "sampling_params": sampling }))
+        }
+    };
+    for _ in 0..20 {
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = (0..24).map(|seed| scope.spawn(ask(seed))).collect();
+            std::thread::sleep(Duration::from_millis(2));
+            server.ok("/pause?mode=abort", &json!({}));
+            server.ok("/resume", &json!({}));
+            for answer in asked {
+                answer.join().unwrap();
+            }
+        });
+    }
+    server.is_empty_soon();
+}
+
+/// SGLang's clients call a seed `sampling_seed`.
+#[test]
+fn sampling_seed_is_a_seed() {
+    let server = Running::start();
+    let draw = |name: &str| {
+        let body = json!({ "input_ids": [1, 2, 3], "sampling_params": { name: 7, "max_new_tokens": 32, "ignore_eos": true } });
+        server.ok("/generate", &body)["output_ids"].clone()
+    };
+    assert_eq!(draw("seed"), draw("sampling_seed"));
+}

@@ -40,6 +40,7 @@ pub fn size() -> Size {
         waiting: 4096,
         checkpoint: 5,
         seed: 1,
+        fault: None,
     }
 }
 
