@@ -22,6 +22,8 @@ mod rtl_interrupts;
 #[cfg(feature = "rtl")]
 mod rtl_queues;
 mod savings;
+#[cfg(feature = "serve")]
+mod serve;
 #[cfg(all(feature = "rtl", feature = "vfio"))]
 mod sockets;
 #[cfg(feature = "rtl")]
@@ -70,6 +72,8 @@ pub enum What {
     Wait,
     /// The RTL behind a socket: a register, and a DECODE that a driver in front of it sleeps for, beside the bare socket
     Sockets,
+    /// A server of language models under 64 clients, beside a run of the same prompts
+    Serve,
     /// An event ring: descriptors per second without one, with one, and with the life of each descriptor told
     Events,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
@@ -203,6 +207,10 @@ const BENCHES: &[Bench] = &[
     bench(What::Wait, &["wait"], |load| one(wait::waiting(load.quick))),
     #[cfg(all(feature = "rtl", feature = "vfio"))]
     bench(What::Sockets, &["sockets"], |load| one(sockets::times(load.quick))),
+    #[cfg(feature = "serve")]
+    bench(What::Serve, &["serve"], |load| one(serve::on_the_model(load.quick))),
+    #[cfg(feature = "serve")]
+    bench(What::Serve, &["serve_gpu"], |load| serve::on_a_gpu(load.quick)),
     bench(What::Events, &["events"], |load| one(events::cost(load.quick))),
     #[cfg(feature = "gpu")]
     bench(What::Gpu, &["gpu_round_trip", "gpu_rate", "gpu_idle", "gpu_token"], |load| {

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use doorbell_contract::{DescFlags, HwCompletion, HwDesc, Register};
 use doorbell_cosim::{RtlConfig, RtlPlatform};
-use doorbell_host::{Device, Driver, Platform, QueueConfig};
+use doorbell_host::{Device, Driver, FunctionMemory, Platform, QueueConfig};
+use doorbell_verify::ModelPlatform;
 use doorbell_vfio::{Server, VfioUser};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use serde_json::json;
@@ -21,6 +22,8 @@ const MESSAGE: usize = 32;
 const REPLY: usize = 36;
 /// What a socket with a device behind it may take, of what it takes without.
 const BAR: f64 = 2.0;
+/// Messages of the DECODE, each of which is answered.
+const MESSAGES: f64 = 3.0;
 /// Tokens of the DECODE.
 const TOKENS: u32 = 16;
 /// Cycles of a slice of the device's time, as `doorbell vfio-user` has it.
@@ -34,6 +37,8 @@ struct Figures {
     wake: f64,
     register: f64,
     decode: f64,
+    /// The same two of the golden model.
+    model: (f64, f64),
     /// The DECODE on the RTL in this process.
     alone: f64,
 }
@@ -42,19 +47,23 @@ struct Figures {
 pub fn times(quick: bool) -> Result<Section, BenchError> {
     let rounds = if quick { 500 } else { 5_000 };
     let (socket, wake) = bare(rounds)?;
-    let (register, decode) = served(rounds)?;
+    let config = RtlConfig { workers: 4, by_function: true, slice: SLICE, ..RtlConfig::default() };
+    let (register, decode) = served(RtlPlatform::new(&config).map_err(BenchError::failed)?, rounds)?;
+    let model = served(ModelPlatform::with_queues(1, 1)?.by_function()?, rounds)?;
     let alone = alone(rounds)?;
-    Ok(section(&Figures { socket, wake, register, decode, alone }, rounds))
+    Ok(section(&Figures { socket, wake, register, decode, model, alone }, rounds))
 }
 
 fn section(figures: &Figures, rounds: usize) -> Section {
-    let &Figures { socket, wake, register, decode, alone } = figures;
+    let &Figures { socket, wake, register, decode, model, alone } = figures;
     let mut table = table(["what", "microseconds", "of the bare socket"], 1);
     let rows = [
         ("the bare socket: a message and its reply", socket, 1.0),
         ("the bare socket: a message, its reply, and an eventfd that is slept for", wake, wake / socket),
         ("a register of the RTL", register, register / socket),
         ("a DECODE of 16 tokens, armed, slept for and collected", decode, decode / socket),
+        ("a register of the golden model", model.0, model.0 / socket),
+        ("the same DECODE on the golden model", model.1, model.1 / socket),
         ("the same DECODE, polled, on the RTL in this process", alone, alone / socket),
     ];
     for (what, time, share) in rows {
@@ -63,13 +72,17 @@ fn section(figures: &Figures, rounds: usize) -> Section {
     let notes = vec![
         format!("a register within {BAR} x the message and its reply: {}", verdict(register <= BAR * socket)),
         format!("a DECODE within {BAR} x the same with an eventfd: {}", verdict(decode <= BAR * wake)),
-        "a DECODE takes two messages, DOORBELL and ARM, and the simulation of its cycles, which the last row has alone".to_owned(),
+        format!(
+            "a DECODE takes three messages, DOORBELL, ARM and CQ_HEAD: {:.1} of the bar's eventfd by themselves, and the simulation of its cycles, which the last row has alone",
+            MESSAGES * socket / wake
+        ),
     ];
     Section {
         heading: format!("the RTL behind a socket, {rounds} of each: medians, beside the socket alone"),
         table,
         notes,
-        json: json!({ "socket_us": socket, "wake_us": wake, "register_us": register, "decode_us": decode, "alone_us": alone }),
+        json: json!({ "socket_us": socket, "wake_us": wake, "register_us": register, "decode_us": decode,
+            "model_register_us": model.0, "model_decode_us": model.1, "alone_us": alone }),
     }
 }
 
@@ -112,10 +125,8 @@ fn sleep(event: &OwnedFd) -> Result<(), BenchError> {
     rustix::io::read(event, &mut [0; 8][..]).map(drop).map_err(BenchError::failed)
 }
 
-/// A register of a served RTL with 4 workers, and a DECODE that is slept for.
-fn served(rounds: usize) -> Result<(f64, f64), BenchError> {
-    let config = RtlConfig { workers: 4, by_function: true, slice: SLICE, ..RtlConfig::default() };
-    let device = RtlPlatform::new(&config).map_err(BenchError::failed)?;
+/// A register of a device that is served, and a DECODE that is slept for.
+fn served(device: impl FunctionMemory + Send, rounds: usize) -> Result<(f64, f64), BenchError> {
     let folder = tempfile::tempdir().map_err(BenchError::failed)?;
     let socket = folder.path().join("socket");
     let mut server = Server::new(device, std::slice::from_ref(&socket)).map_err(BenchError::failed)?;
@@ -186,9 +197,9 @@ mod tests {
     #[test]
     fn each_figure_is_taken_beside_its_floor() {
         let Section { json, table, .. } = times(true).unwrap();
-        for key in ["socket_us", "wake_us", "register_us", "decode_us", "alone_us"] {
+        for key in ["socket_us", "wake_us", "register_us", "decode_us", "model_decode_us", "alone_us"] {
             assert!(json[key].as_f64().is_some_and(|time| time > 0.1), "{key}: {json}");
         }
-        assert_eq!(table.row_count(), 5);
+        assert_eq!(table.row_count(), 7);
     }
 }

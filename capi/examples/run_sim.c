@@ -1,6 +1,6 @@
 // Runs a few rollouts on a device and on the model, prints what came back, and exits 1 where the two disagree.
 //
-//   run_sim [DEVICE [OPTIONS]]        by default: rtl "workers=4"
+//   run_sim [DEVICE [OPTIONS]]        by default: rtl "workers=4"; a function of PCI Express is pcie "address=0000:00:03.0"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

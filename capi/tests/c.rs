@@ -7,6 +7,10 @@
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use doorbell_verify::ModelPlatform;
+use doorbell_vfio::Server;
 
 const DEVICES: &[&str] = if cfg!(feature = "rtl") { &["model", "rtl"] } else { &["model"] };
 const ASAN: &[&str] = &["-g", "-fsanitize=address"];
@@ -91,9 +95,30 @@ fn run_sim_agrees(flags: &[&str]) {
             assert!(text(&output).contains("DIFFERS FROM THE MODEL"), "{}", text(&output));
         }
     }
+    if cfg!(feature = "vfio") {
+        behind_a_socket(&program, directory.path());
+    }
     let output = run(&program, &["toaster"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output).contains("DOORBELL_UNKNOWN_DEVICE: unknown device 'toaster'"), "{}", text(&output));
+}
+
+/// In a process of its own, in front of a server.
+fn behind_a_socket(program: &Path, directory: &Path) {
+    let socket = directory.join("function");
+    let device = ModelPlatform::with_queues(1, 1).and_then(ModelPlatform::by_function).unwrap();
+    let mut server = Server::new(device, std::slice::from_ref(&socket)).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.run(&over, |_| {}).unwrap());
+        let output = run(program, &["vfio-user", &format!("socket={}", socket.display())]);
+        over.store(true, Ordering::Release);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        assert!(text(&output).ends_with("vfio-user and model: identical\n"), "{}", text(&output));
+    });
+    let output = run(program, &["pcie", "address=ffff:ff:1f.7"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(text(&output).contains("no PCI device has this address"), "{}", text(&output));
 }
 
 fn wrong_arguments_are_refused(flags: &[&str]) {

@@ -16,7 +16,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Begin", &["demo", "devices", "doctor"]),
     ("Devices", &["compare", "cosim", "wave", "bench", "vfio-user"]),
     ("Rollouts", &["run", "top", "trace", "trajectories"]),
-    ("Language models", &["generate", "model"]),
+    ("Language models", &["generate", "serve", "model"]),
     ("Shell", &["completions", "man", "help"]),
 ];
 
@@ -101,6 +101,17 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
     ("run", "Room", &["slots", "credits", "in_flight", "window", "kv_blocks", "share_groups_only"]),
     ("run", "Output", &["store", "no_sync", "perfetto", "no_events", "listen", "json"]),
     ("run", "Checks", &["strict", "warm_up"]),
+    (
+        "serve",
+        "What is served",
+        &["model", "device", "workers", "served_model_name", "weight_version", "chat_template", "seed"],
+    ),
+    ("serve", "Room", &["slots", "max_prompt", "max_answer", "kv_blocks", "checkpoint"]),
+    (
+        "serve",
+        "Clients",
+        &["listen", "api_key", "max_waiting", "max_connections", "max_body", "request_timeout"],
+    ),
 ];
 
 /// Examples: the words of the command, and what each line of it does.
@@ -194,6 +205,13 @@ const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
     (
         "cosim",
         [("doorbell cosim \"basic decode\"", "One case"), ("doorbell cosim --list", "The names of all")],
+    ),
+    (
+        "serve",
+        [
+            ("doorbell serve", "tiny, on the golden model, at 127.0.0.1:8000"),
+            ("doorbell serve --model smollm2 --device gpu --slots 256", "A published model on a GPU"),
+        ],
     ),
     (
         "vfio-user",

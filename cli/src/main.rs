@@ -25,6 +25,8 @@ mod paint;
 mod report;
 #[cfg(feature = "lm")]
 mod session;
+#[cfg(feature = "runtime")]
+mod signals;
 #[cfg(feature = "rtl")]
 mod waveform;
 mod workers;
@@ -122,6 +124,12 @@ enum Command {
     #[cfg(not(feature = "cosim"))]
     #[command(hide = true, disable_help_flag = true)]
     Wave(left_out::Args),
+    /// Serve a language model over HTTP, as vLLM and SGLang do
+    #[cfg(feature = "serve")]
+    Serve(commands::serve::Args),
+    #[cfg(not(feature = "serve"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Serve(left_out::Args),
     /// Serve a device as functions of PCI Express, each at a socket of its own
     #[cfg(feature = "vfio")]
     VfioUser(commands::vfio_user::Args),
@@ -214,6 +222,10 @@ fn main() -> ExitCode {
         Command::Wave(args) => commands::wave::run(args),
         #[cfg(not(feature = "cosim"))]
         Command::Wave(_) => Err(left_out::command("wave", "cosim")),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => commands::serve::run(&args),
+        #[cfg(not(feature = "serve"))]
+        Command::Serve(_) => Err(left_out::command("serve", "serve")),
         #[cfg(feature = "vfio")]
         Command::VfioUser(args) => commands::vfio_user::run(&args),
         #[cfg(not(feature = "vfio"))]

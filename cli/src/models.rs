@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use doorbell_devices::Kind;
+#[cfg(feature = "serve")]
+use doorbell_lm::Shape;
 use doorbell_lm::sample::Sharpness;
 use doorbell_lm::text::Text;
 use doorbell_lm::{
@@ -178,6 +180,30 @@ pub fn prompt(text: &Text, context: usize, prompt: &str, raw: bool) -> Result<Ve
         ))),
         _ => Ok(tokens),
     }
+}
+
+/// Weights in the place of those of a model of this shape, with the same end tokens: an image, or what was published.
+#[cfg(feature = "serve")]
+pub fn weights(path: &Path, shape: Shape, ends: &[u32], kind: Kind) -> Result<Published, Failure> {
+    if !path.exists() {
+        return Err(Failure::input(format!(
+            "there is nothing at {}; give a directory of weights",
+            path.display()
+        )));
+    }
+    let image = match path.is_file() && begins_as_image(path) {
+        true => Image::read(path).map_err(file_failed)?,
+        false => imported(path)?.1,
+    };
+    if image.model.shape != shape || image.about.ends != ends {
+        return Err(Failure::input(format!(
+            "{}: the model has another shape, or other end tokens, than the one that is served; start a server for it",
+            path.display()
+        )));
+    }
+    let weights = Published::new(image.to_bytes(), ends).map_err(Failure::input)?;
+    fits(&weights, kind)?;
+    Ok(weights)
 }
 
 /// Shortens the built-in trace, whose requests are longer than small models take.

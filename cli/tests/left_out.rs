@@ -19,6 +19,7 @@ use rstest::rstest;
 #[case("cosim", "cosim")]
 #[case("bench all", "bench")]
 #[case("top --once", "top")]
+#[case("serve --model micro", "serve")]
 #[case("vfio-user --socket s", "vfio-user")]
 #[case("compare --model", "--model")]
 #[case("compare --model micro --lockstep", "--lockstep")]
@@ -31,6 +32,7 @@ fn what_was_left_out_says_so(#[case] arguments: &str, #[case] name: &str) {
         "wave" | "cosim" => "cosim",
         "bench" => "bench",
         "completions" => "shell",
+        "serve" => "serve",
         "vfio-user" => "vfio",
         _ => "lm",
     };

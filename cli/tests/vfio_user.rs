@@ -1,6 +1,7 @@
 //! `doorbell vfio-user`, and what drives the functions that it serves from processes of their own.
 #![cfg(all(feature = "vfio", feature = "variants", feature = "runtime"))]
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -84,7 +85,36 @@ fn drivers_in_processes_of_their_own_agree_with_the_golden_model(
     assert!(text.contains("no server listens there"), "{text}");
 }
 
+/// A write of a client stops the device, and its client waits; with Enter it goes on, and the server ends once its waveform is whole.
+#[test]
+fn a_write_stops_the_device_until_enter() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, wave] = ["s", "w.fst"].map(|name| folder.path().join(name).display().to_string());
+    let mut server = Command::new(cargo_bin("doorbell"));
+    server.args(["vfio-user", "--socket", &socket, "--stop", "doorbell:5", "--wave", &wave]);
+    let mut server = server.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(told.next().unwrap().contains("function 0"));
+    std::thread::scope(|scope| {
+        let client =
+            scope.spawn(|| doorbell(&format!("run --in-flight 1 --limit 50 --device vfio-user:{socket}")));
+        let stopped = told.find(|line| line.contains("Enter")).unwrap();
+        assert!(stopped.contains("queue pair 0: DOORBELL is written 0x5 in cycle "), "{stopped}");
+        // It waits.
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!client.is_finished() && !std::path::Path::new(&wave).exists());
+        server.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert!(server.wait().unwrap().success());
+        let (code, text) = client.join().unwrap();
+        assert!(code == 1 && text.contains("its server has gone"), "{code}: {text}");
+    });
+    assert!(std::fs::metadata(&wave).unwrap().len() > 10_000);
+}
+
 #[rstest]
+#[case("vfio-user --socket s --stop BELL", 2, "'BELL' is no register")]
+#[case("vfio-user --socket s --wave w.fst", 2, "--stop")]
+#[case("vfio-user --device model --socket s --stop ARM --wave w.fst", 3, "it has no signals to record")]
 #[case("vfio-user --socket /nowhere/s --device model", 2, "socket /nowhere/s: cannot listen")]
 #[case(
     "vfio-user --socket s --device gpu",

@@ -335,6 +335,7 @@ void AxiMemory<Chaos>::apply(Response& response) {
         if (beat.strobe == 0 || (is_by_function() && is_message(response.id))) continue;
         if (uint8_t* const to = place(beat.user, beat.address, true)) {
             store(to, beat.data, beat.strobe);
+            if (is_by_function()) note_move(to, beat.address, response.id, true);
         } else {
             response.code = kDecerr;
             response.completions = 0;

@@ -58,6 +58,11 @@ public:
     // The beats that were answered with an error since this was asked last, but for those of the configuration.
     rust::Vec<Injected> take_injected() { return std::exchange(injected_, {}); }
     rust::Vec<Moment> take_moments() { return std::exchange(moments_, {}); }
+    // The beats that were moved since this was asked last, where memory is by function; they are noted once it was asked.
+    rust::Vec<Moved> take_moved() {
+        notes_moves_ = true;
+        return std::exchange(moved_, {});
+    }
 
     // The reset pin is active: every transfer in flight is forgotten.
     void reset();
@@ -94,6 +99,9 @@ private:
     // Where the beat at `address` of the function `user` is kept; null: nowhere.
     uint8_t* place(uint32_t user, uint64_t address, bool is_write) {
         return is_by_function() ? ranges_.find(user, address, is_write) : host_ + (address - bus_);
+    }
+    void note_move(const uint8_t* host, uint64_t address, uint32_t id, bool is_write) {
+        if (notes_moves_) moved_.push_back(Moved{address, reinterpret_cast<uintptr_t>(host), id, is_write});
     }
     void check_form(uint64_t address, uint32_t length, uint32_t size, uint32_t burst) const;
     void message_came(uint32_t id) { ++messages_, ++messages_of_[id - kMessageId]; }
@@ -152,6 +160,8 @@ private:
     DmaRanges ranges_;
     bool keeps_moments_;
     rust::Vec<Moment> moments_;
+    bool notes_moves_ = false;
+    rust::Vec<Moved> moved_;
     bool withholds_reads_ = false, withholds_writes_ = false;
     std::vector<WriteBeat> effect_;      // of the burst whose beats are coming in
 
@@ -192,6 +202,7 @@ inline void AxiMemory<Chaos>::drive(Top& top) {
             std::memset(&top.m_axi_rdata[0], 0xFF, kBeatBytes);
         } else {
             load(&top.m_axi_rdata[0], from);
+            if (is_by_function()) note_move(from, read.address, read.id, false);
             if (const Fault* const corrupt = fault(FaultKind::CorruptRead, transferred_.read_beats)) {
                 top.m_axi_rdata[corrupt->bit / 32 % kBeatWords] ^= 1U << corrupt->bit % 32;
             }

@@ -105,6 +105,19 @@ pub(crate) mod ffi {
         is_decerr: bool,
     }
 
+    /// A beat that was moved to or from what a function was given.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Moved {
+        /// Bus address.
+        address: u64,
+        /// Where it lies in this process.
+        host: u64,
+        /// ARID or AWID.
+        id: u32,
+        /// Whether it was a write.
+        is_write: bool,
+    }
+
     /// When something was transferred to the device.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Moment {
@@ -251,6 +264,7 @@ pub(crate) mod ffi {
         fn set_weather(self: Pin<&mut Simulator>, weather: &Weather) -> Result<()>;
         fn take_injected(self: Pin<&mut Simulator>) -> Vec<Injected>;
         fn take_moments(self: Pin<&mut Simulator>) -> Vec<Moment>;
+        fn take_moved(self: Pin<&mut Simulator>) -> Vec<Moved>;
         fn write_register(
             self: Pin<&mut Simulator>,
             address: u32,

@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use doorbell_host::{FunctionMemory, SharedMemory};
+use doorbell_host::{FunctionMemory, Move, Mover, SharedMemory};
 
+use crate::bridge::ffi;
 use crate::platform::RtlPlatform;
+
+/// Queue pairs, or functions, whose numbers stand in the IDs of the bus.
+const MOST: u32 = 16;
 
 /// What functions were given, by function and bus address. The simulator has pointers into it.
 pub(crate) type Given = BTreeMap<(u8, u64), SharedMemory>;
@@ -43,5 +47,20 @@ impl FunctionMemory for RtlPlatform {
 
     fn messages(&self, queue: u8) -> u64 {
         RtlPlatform::messages(self, queue.into())
+    }
+
+    fn cycle(&self) -> Option<u64> {
+        Some(self.cycles())
+    }
+
+    fn take_moves(&mut self) -> Vec<Move> {
+        let moved = self.simulator_mut().take_moved();
+        let told = |beat: ffi::Moved| {
+            // The IDs of docs/integration.md: what is a queue pair's comes first, and what is a function's behind it.
+            let number = (beat.id % MOST) as u8;
+            let mover = if beat.id < 2 * MOST { Mover::Queue(number) } else { Mover::Function(number) };
+            Move { mover, address: beat.address, host: beat.host as usize, is_write: beat.is_write }
+        };
+        moved.into_iter().map(told).collect()
     }
 }

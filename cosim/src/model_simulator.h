@@ -76,6 +76,7 @@ public:
 
     rust::Vec<Injected> take_injected() override { return memory_.take_injected(); }
     rust::Vec<Moment> take_moments() override { return memory_.take_moments(); }
+    rust::Vec<Moved> take_moved() override { return memory_.take_moved(); }
 
     RegisterAnswer write_register(uint32_t address, uint32_t value, uint8_t strobe) override {
         return guarded([&] { return write(address, value, strobe); });

@@ -14,6 +14,7 @@ struct Built;
 struct Failure;
 struct Injected;
 struct Moment;
+struct Moved;
 struct NpuObserver;
 struct RegisterAnswer;
 struct RegisterWrite;
@@ -36,6 +37,7 @@ public:
     virtual void set_weather(const Weather& weather) = 0;
     virtual rust::Vec<Injected> take_injected() = 0;
     virtual rust::Vec<Moment> take_moments() = 0;
+    virtual rust::Vec<Moved> take_moved() = 0;
     virtual RegisterAnswer write_register(uint32_t address, uint32_t value, uint8_t strobe) = 0;
     virtual RegisterAnswer read_register(uint32_t address) = 0;
     // Until so many completions have become visible, or a message of an interrupt has come; with UINT64_MAX only the cycles count.

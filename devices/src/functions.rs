@@ -14,7 +14,7 @@ use crate::{Kind, OpenError, Settings};
 const PATIENCE: u32 = 100_000;
 
 /// What a device that is served is to have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
     /// Functions, 1 to 16.
     pub functions: u8,
@@ -24,6 +24,8 @@ pub struct Served {
     pub workers: Option<u32>,
     /// Whether it runs language models (engine 1). The golden model always does.
     pub language: bool,
+    /// File that the RTL records a waveform to, as long as it lives.
+    pub wave: Option<PathBuf>,
 }
 
 impl Kind {
@@ -34,6 +36,10 @@ impl Kind {
     pub fn open_by_function(self, served: &Served) -> Result<Box<dyn FunctionMemory>, OpenError> {
         let queues = served.functions.saturating_mul(served.queues);
         match self {
+            Kind::Model if served.wave.is_some() => {
+                let reason = "it has no signals to record, and no waveform: serve rtl".to_owned();
+                Err(DeviceError::Unavailable { device: self.name().to_owned(), reason }.into())
+            }
             Kind::Model => Ok(Box::new(ModelPlatform::with_queues(queues, served.functions)?.by_function()?)),
             #[cfg(feature = "rtl")]
             Kind::Rtl => Ok(Box::new(crate::rtl::open_by_function(served, queues)?)),

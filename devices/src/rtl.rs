@@ -84,6 +84,7 @@ pub(crate) fn open_by_function(served: &crate::Served, queues: u8) -> Result<Rtl
         engines: if served.language { 2 } else { 1 },
         by_function: true,
         slice: SERVED_SLICE,
+        wave: served.wave.clone().map(|path| Wave { path, window: None }),
         ..RtlConfig::default()
     };
     Ok(RtlPlatform::new(&config).map_err(DeviceError::from)?)

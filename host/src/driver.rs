@@ -650,6 +650,7 @@ impl<P: Platform> Driver<P> {
                 return Ok(true);
             }
             if late {
+                self.require_enabled()?;
                 return Ok(false);
             }
             // What is there and does not ask is no failure of the device.
@@ -657,6 +658,19 @@ impl<P: Platform> Driver<P> {
                 self.note_fruitless()?;
             }
         }
+    }
+
+    /// An error if somebody else has disabled the queue pair: nobody rings for it any more.
+    fn require_enabled(&mut self) -> Result<(), DeviceError> {
+        let control = self.platform.read_register(Register::Control)?;
+        if Control::from_bits_retain(control).contains(Control::ENABLE) {
+            return Ok(());
+        }
+        let what = format!(
+            "its queue pair is disabled with {} descriptors in flight, and this driver did not do that: the function was reset; open it again",
+            self.in_flight()
+        );
+        Err(DeviceError::Failed { device: self.platform.name().to_owned(), what })
     }
 
     /// Counts an advance that brought no completion, and gives up once too many of them saw no progress (R15).

@@ -28,6 +28,37 @@ pub trait FunctionMemory: Pages {
 
     /// Messages of the interrupt of `queue` since the device was made.
     fn messages(&self, queue: u8) -> u64;
+
+    /// What the device has moved since this was called last, in its order; the first call begins to note it. Messages are left out. Whoever
+    /// gave the memory can hold the device to that: it says where the bytes lay, not where they should have.
+    fn take_moves(&mut self) -> Vec<Move>;
+
+    /// Clock cycles since the device was made; `None` where it has no clock.
+    fn cycle(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// Bytes that a device has moved: some of the 64 from an address on, which is a multiple of 64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// For whom.
+    pub mover: Mover,
+    /// Bus address.
+    pub address: u64,
+    /// Where they lie in this process.
+    pub host: usize,
+    /// Whether it was a write.
+    pub is_write: bool,
+}
+
+/// Whose descriptors, completions, tokens or events are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mover {
+    /// A queue pair's, by its number in the device.
+    Queue(u8),
+    /// A function's.
+    Function(u8),
 }
 
 impl<D: FunctionMemory + ?Sized> FunctionMemory for Box<D> {
@@ -49,5 +80,13 @@ impl<D: FunctionMemory + ?Sized> FunctionMemory for Box<D> {
 
     fn messages(&self, queue: u8) -> u64 {
         (**self).messages(queue)
+    }
+
+    fn take_moves(&mut self) -> Vec<Move> {
+        (**self).take_moves()
+    }
+
+    fn cycle(&self) -> Option<u64> {
+        (**self).cycle()
     }
 }

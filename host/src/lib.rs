@@ -51,7 +51,7 @@ pub use config::QueueConfig;
 pub use device::{Counters, Device, Features, QueueCounters, TokenRegion, WorkerCounters};
 pub use driver::Driver;
 pub use error::DeviceError;
-pub use function_memory::FunctionMemory;
+pub use function_memory::{FunctionMemory, Move, Mover};
 pub use language::LanguageRegions;
 pub use memory::SharedMemory;
 pub use platform::{Awaited, Platform};

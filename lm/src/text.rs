@@ -5,6 +5,9 @@ mod chat;
 
 use std::collections::VecDeque;
 
+use minijinja::value::Serde;
+use minijinja::{Value, context};
+use serde::Serialize;
 use thiserror::Error;
 use tokenizers::Tokenizer;
 
@@ -94,13 +97,36 @@ impl Text {
     /// # Errors
     /// If the template fails.
     pub fn chat(&self, says: &str) -> Result<String, TextError> {
+        self.render(
+            &self.about.chat,
+            &Value::from(vec![context! { role => "user", content => says }]),
+            &Value::from(()),
+        )
+    }
+
+    /// The messages of a chat as its prompt, up to where the answer begins: objects with a `role` and a `content`, and whatever else the template
+    /// reads; `tools` are objects, or null. With `template` by that one, not by the model's.
+    ///
+    /// # Errors
+    /// If the template fails.
+    pub fn chat_of(
+        &self,
+        messages: &impl Serialize,
+        tools: &impl Serialize,
+        template: Option<&str>,
+    ) -> Result<String, TextError> {
+        let (messages, tools) = (Value::from(Serde(messages)), Value::from(Serde(tools)));
+        self.render(template.unwrap_or(&self.about.chat), &messages, &tools)
+    }
+
+    fn render(&self, template: &str, messages: &Value, tools: &Value) -> Result<String, TextError> {
         // Images of before name no texts.
         let special = self.about.special.clone().unwrap_or_else(|| {
             let ids = [("bos_token", self.about.begin), ("eos_token", self.about.ends.first().copied())];
             let text = |id: Option<u32>| self.tokenizer.id_to_token(id?);
             ids.into_iter().filter_map(|(name, id)| Some((name.to_owned(), text(id)?))).collect()
         });
-        chat::render(&self.about.chat, says, &special).map_err(TextError::Chat)
+        chat::render(template, messages, tools, &special).map_err(TextError::Chat)
     }
 
     /// Whether nothing follows this token.

@@ -335,6 +335,35 @@ pub fn run(root: &Path, options: Options) -> Result<()> {
     set_up(&Host::this(root), options)
 }
 
+/// The Python of a virtual environment `target/NAME/venv` that has what the file `requirements` lists, and what the file `bare` lists without what that needs
+/// itself. It is made, or made anew, where it is missing or the lists have changed.
+///
+/// # Errors
+/// When it cannot be installed.
+pub fn python(root: &Path, name: &str, requirements: &Path, bare: &Path) -> Result<PathBuf> {
+    let host = Host::this(root);
+    let venv = target(root).join(name).join("venv");
+    let python = venv.join("bin/python");
+    let read =
+        |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    let wanted = read(requirements)? + &read(bare)?;
+    let stamp = venv.join("requirements.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|has| has == wanted) {
+        return Ok(python);
+    }
+    let missing: Vec<&str> =
+        PIP_NEEDS.iter().filter(|(sign, ..)| !host.has(*sign)).map(|&(_, package, _)| package).collect();
+    if !missing.is_empty() {
+        host.plan(&missing)?.iter().try_for_each(|words| host.run(words))?;
+    }
+    let file = |path: &Path| path.display().to_string();
+    let [make, install] = pip_plan(&venv, &["-r", &file(requirements)]);
+    let [_, install_bare] = pip_plan(&venv, &["--no-deps", "-r", &file(bare)]);
+    [make, install, install_bare].iter().try_for_each(|words| host.run(words))?;
+    fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
+    Ok(python)
+}
+
 /// Names a file that is locked while something is being installed. Build scripts that need it wait for the lock.
 pub const LOCK: &str = "DOORBELL_SETUP_LOCK";
 

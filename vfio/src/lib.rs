@@ -3,7 +3,7 @@
 //! a driver over the kernel's vfio-pci.
 //!
 //! A message takes this way: `connection` has it whole, [`protocol`] says what it asks, `function` does it, with `config_space`, `view`
-//! (BAR 0), `vectors` (MSI-X) and `memory` (DMA). [`Refusal`] names why something is not done. docs/pcie.md tells what of PCI Express is
+//! (BAR 0), `vectors` (MSI-X) and `memory` (DMA). `watched` holds the device to what its hosts have given. [`Refusal`] names why something is not done. docs/pcie.md tells what of PCI Express is
 //! real here, and what is not.
 
 mod client;
@@ -18,6 +18,7 @@ mod refusal;
 mod server;
 mod vectors;
 mod view;
+mod watched;
 
 pub use client::VfioUser;
 pub use config_space::{CLASS, DEVICE, VENDOR};

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use doorbell_contract::{Place, Register};
 use doorbell_host::ports::is_idle;
-use doorbell_host::{DeviceError, Division, FunctionMemory};
+use doorbell_host::{DeviceError, Division, FunctionMemory, Platform};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::connection::{Connection, Next};
@@ -21,6 +21,7 @@ use crate::function::{Answer, Function};
 use crate::protocol::{self, Header, Request};
 use crate::refusal::{Refusal, Tally};
 use crate::view::View;
+use crate::watched::Watched;
 
 /// Messages of a client in its turn.
 const QUANTUM: usize = 16;
@@ -98,7 +99,7 @@ impl Drop for Seat {
 
 /// A device whose functions are served, each at a socket of its own.
 pub struct Server<D> {
-    device: D,
+    device: Watched<D>,
     seats: Vec<Seat>,
     tallies: Vec<Arc<Tally>>,
     /// Whether a register was written since the device was looked at.
@@ -118,7 +119,8 @@ impl<D: FunctionMemory> Server<D> {
     /// # Errors
     /// `Config` for more functions than the device has queue pairs or workers for; `Socket` or `Taken` for the sockets; or a failure
     /// of the device.
-    pub fn new(mut device: D, sockets: &[PathBuf]) -> Result<Self, ServeError> {
+    pub fn new(device: D, sockets: &[PathBuf]) -> Result<Self, ServeError> {
+        let mut device = Watched::new(device);
         let views = divide(&mut device, sockets.len())?;
         let tallies: Vec<Arc<Tally>> = sockets.iter().map(|_| Arc::default()).collect();
         let seats = sockets.iter().zip(views).zip(&tallies).map(|((path, view), tally)| {
@@ -137,13 +139,14 @@ impl<D: FunctionMemory> Server<D> {
 
     /// The device, to look at.
     pub fn device(&self) -> &D {
-        &self.device
+        self.device.device()
     }
 
     /// Serves until `stop`. Who comes and goes is told to `log`.
     ///
     /// # Errors
-    /// A failure of the device. Whatever a client does is no error.
+    /// A failure of the device, and anything that it moves elsewhere than in what the functions were given. Whatever a client does is no
+    /// error.
     pub fn run(&mut self, stop: &AtomicBool, mut log: impl FnMut(Notice)) -> Result<(), ServeError> {
         while !stop.load(Ordering::Acquire) {
             self.turn(&mut log)?;

@@ -10,7 +10,7 @@ use doorbell_verify::chaos::{Options, OwnClock, run};
 use rstest::rstest;
 
 use common::Served;
-use common::owner::{Owner, Shared};
+use common::owner::{Owner, Page0, Shared};
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
@@ -22,7 +22,8 @@ fn rounds(device: impl FunctionMemory + 'static) {
     let (first, seeds) = (number("DOORBELL_SEED", 1), number("DOORBELL_SEEDS", 6));
     let mut descriptors = 0;
     for seed in first..first + seeds {
-        let mut make = |_| Ok(Box::new(OwnClock(Owner::connect(&served, device.clone())?)) as _);
+        let mut make =
+            |_| Ok(Box::new(OwnClock(Owner::connect(served.socket(0), Page0::Owned(device.clone()))?)) as _);
         let options = Options { rounds: 2, descriptors: 200, ..Options::new(seed) };
         match run(&options, &mut make) {
             Ok(tally) => descriptors += tally.descriptors,

@@ -11,7 +11,7 @@ use doorbell_verify::conformance::{Bench, CASES, Case};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use common::Served;
-use common::owner::{Owner, Shared};
+use common::owner::{Owner, Page0, Shared};
 
 /// Cases of what a function behind a socket does not have, and why.
 const LEFT_OUT: &[(&str, &str)] = &[
@@ -30,7 +30,7 @@ fn run(case: &Case, device: impl FunctionMemory + 'static) -> Result<(), Failed>
     let device = Arc::new(Mutex::new(device));
     let served = Served::new(Shared(device.clone()), 1);
     let mut make = || -> Result<Box<dyn Platform>, DeviceError> {
-        Ok(Box::new(Owner::connect(&served, device.clone())?))
+        Ok(Box::new(Owner::connect(served.socket(0), Page0::Owned(device.clone()))?))
     };
     Bench::new(&mut make, 1).run(case).map_err(Failed::from)
 }

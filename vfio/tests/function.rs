@@ -4,16 +4,18 @@
 mod common;
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{HwCompletion, HwDesc, Place, Register, State};
-use doorbell_host::{Device, Driver, QueueConfig};
+use doorbell_contract::{FunctionControl, HwCompletion, HwDesc, Place, Register, State};
+use doorbell_host::{Device, Driver, Pages, Platform, QueueConfig};
 use doorbell_vfio::{Refusal, VfioUser};
 use rstest::rstest;
 use rustix::event::{EventfdFlags, eventfd};
 use vfio_user::Client;
 
 use common::Served;
+use common::owner::Shared;
 
 const CONFIG: u32 = 7;
 const MSIX: u32 = 2;
@@ -322,6 +324,26 @@ fn a_driver_sleeps_for_its_interrupt(#[values("model", "rtl")] kind: &str) {
         assert_eq!(driver.collect(&mut out).unwrap(), 1, "sleep {k}");
     }
     assert_eq!(served.tallies[0].interrupts(), u64::from(sleeps));
+    served.end();
+}
+
+/// The function is reset by another than its driver, which sleeps for an interrupt that does not come: the driver says so.
+#[test]
+fn a_driver_whose_function_was_reset_says_so() {
+    let device = Arc::new(Mutex::new(common::model(1)));
+    let served = Served::new(Shared(device.clone()), 1);
+    let mut driver = served.driver(0, QueueConfig::default());
+    assert_eq!(driver.submit(&[HwDesc { flags: 8, ..HwDesc::decode(0, 0, 9) }]).unwrap(), 1);
+    assert!(driver.arm().unwrap());
+    // Nobody gives the device its time: so it is the sleep that ends, and nothing is wrong.
+    assert!(!driver.wait(Instant::now() + NEVER).unwrap());
+    {
+        let mut device = device.lock().unwrap();
+        device.write_at(Place::FIRST, Register::FnControl, FunctionControl::RESET.bits()).unwrap();
+        device.advance(1).unwrap();
+    }
+    let error = driver.wait(Instant::now() + NEVER).unwrap_err().to_string();
+    assert!(error.contains("1 descriptors in flight") && error.contains("the function was reset"), "{error}");
     served.end();
 }
 

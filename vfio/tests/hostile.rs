@@ -6,112 +6,23 @@ use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use doorbell_contract::{HwDesc, Place, Register, SqKey};
-use doorbell_host::memory::{PAGE, SIMULATED_BUS_ADDRESS};
-use doorbell_host::{Device, Driver, SharedMemory};
+use doorbell_contract::Register;
+use doorbell_host::memory::PAGE;
+use doorbell_host::{Device, Driver};
 use doorbell_trace::Generator;
 use doorbell_verify::ModelPlatform;
 use doorbell_verify::compare::compare;
 use doorbell_verify::replay::{ReplayOptions, ReplayPlan};
 use doorbell_vfio::memory::shared;
-use doorbell_vfio::protocol::{self, HEADER, Header, command, dma, irq};
+use doorbell_vfio::protocol::{self, Header, command, irq};
 use doorbell_vfio::{Refusal, VfioUser};
 use rstest::rstest;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use common::Served;
-
-/// A socket to write anything to.
-struct Raw(UnixStream);
-
-impl Raw {
-    fn connect(served: &Served, function: usize) -> Self {
-        let deadline = Instant::now() + Duration::from_secs(5);
-        loop {
-            let mut raw = Self(UnixStream::connect(served.socket(function)).unwrap());
-            raw.0.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-            // While the function is reset after the last client, the next one is sent away.
-            if raw.try_ask(command::VERSION, &protocol::version("")).is_some() {
-                return raw;
-            }
-            assert!(Instant::now() < deadline, "no server");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// Errno and body of the reply; `None`: the connection has ended.
-    fn try_ask(&mut self, command: u16, body: &[u8]) -> Option<(u32, Vec<u8>)> {
-        let header = Header::command(7, command, body.len());
-        self.0.write_all(&[&header.encode()[..], body].concat()).ok()?;
-        self.reply()
-    }
-
-    fn reply(&mut self) -> Option<(u32, Vec<u8>)> {
-        let mut bytes = [0; HEADER];
-        self.0.read_exact(&mut bytes).ok()?;
-        let header = Header::decode(&bytes);
-        let mut body = vec![0; header.size as usize - HEADER];
-        self.0.read_exact(&mut body).ok()?;
-        Some((header.failure().unwrap_or(0), body))
-    }
-
-    fn ask(&mut self, command: u16, body: &[u8]) -> (u32, Vec<u8>) {
-        self.try_ask(command, body).expect("a reply")
-    }
-
-    fn ask_with(&mut self, command: u16, body: &[u8], files: &[std::os::fd::BorrowedFd<'_>]) -> Option<u32> {
-        let bytes = [&Header::command(7, command, body.len()).encode()[..], body].concat();
-        let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(control.push(SendAncillaryMessage::ScmRights(files)));
-        sendmsg(&self.0, &[std::io::IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
-        Some(self.reply()?.0)
-    }
-
-    fn map(&mut self, bytes: usize, address: u64, flags: u32) -> SharedMemory {
-        let (memory, file) = shared(bytes, address).unwrap();
-        let body = map_body(flags, 0, address, memory.len() as u64);
-        assert_eq!(self.ask_with(command::DMA_MAP, &body, &[file.as_fd()]), Some(0));
-        memory
-    }
-
-    fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> u32 {
-        let body = [&offset.to_le_bytes()[..], &protocol::words(&[region, data.len() as u32]), data].concat();
-        self.ask(command::REGION_WRITE, &body).0
-    }
-
-    fn write_register(&mut self, register: Register, place: Place, value: u32) {
-        assert_eq!(self.write(protocol::BAR0, register.address(place).into(), &value.to_le_bytes()), 0);
-    }
-
-    fn read(&mut self, region: u32, offset: u64, count: u32) -> (u32, Vec<u8>) {
-        let body = [&offset.to_le_bytes()[..], &protocol::words(&[region, count])].concat();
-        let (errno, body) = self.ask(command::REGION_READ, &body);
-        (errno, body[16..].to_vec())
-    }
-
-    fn read_register(&mut self, register: Register, place: Place) -> u32 {
-        let (errno, data) = self.read(protocol::BAR0, register.address(place).into(), 4);
-        assert_eq!(errno, 0);
-        u32::from_le_bytes(data.try_into().unwrap())
-    }
-
-    /// Memory space and bus master.
-    fn enable(&mut self) {
-        assert_eq!(self.write(protocol::CONFIG, 4, &[6, 0]), 0);
-    }
-}
-
-fn map_body(flags: u32, offset: u64, address: u64, size: u64) -> Vec<u8> {
-    let longs = [offset, address, size].map(u64::to_le_bytes);
-    [&protocol::words(&[32, flags])[..], &longs.concat()].concat()
-}
-
-fn errno(refusal: Refusal) -> u32 {
-    refusal.errno().raw_os_error() as u32
-}
+use common::rage::{Draw, rage};
+use common::raw::{Raw, errno, map_body};
 
 fn plan(seed: u64) -> ReplayPlan {
     let trace = Generator::new(40, seed, 3).generate().unwrap();
@@ -135,23 +46,6 @@ fn compare_until(served: &Served, function: usize, over: &dyn Fn() -> bool) -> u
     rounds
 }
 
-/// SplitMix64.
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
-
 /// Writes anything to any register, gives rings anywhere, maps and unmaps under that; beside it another function's answers stay right. The
 /// monitor: pages of the hostile host that are not mapped, or are read-only, and all memory of the neighbour but what its own function writes, do not change.
 #[rstest]
@@ -168,7 +62,7 @@ fn a_hostile_host_ends_nothing_and_touches_nothing(#[values("model", "rtl")] kin
     std::thread::scope(|scope| {
         let neighbour = scope.spawn(|| compare_until(&served, 0, &over));
         let ends = scope.spawn(|| {
-            rage(&served, writes, &mut Draw(seed));
+            rage(&served, writes, &mut Draw(seed), &[]);
             done.store(true, std::sync::atomic::Ordering::Release);
         });
         let ended = ends.join();
@@ -181,131 +75,6 @@ fn a_hostile_host_ends_nothing_and_touches_nothing(#[values("model", "rtl")] kin
     assert!(tally.refused(Refusal::Register) > writes / 20, "{tally}");
     assert!(tally.outside() > writes / 200, "too little was tried outside: {tally}");
     served.end();
-}
-
-fn rage(served: &Served, writes: u64, draw: &mut Draw) {
-    const PAGES: u64 = 16;
-    let page = PAGE as u64;
-    let bytes = PAGES as usize * PAGE;
-    // The same addresses as the neighbour has: only AxUSER tells them apart.
-    let base = SIMULATED_BUS_ADDRESS;
-    let mut raw = Raw::connect(served, 1);
-    raw.enable();
-    let (memory, file) = shared(bytes, base).unwrap();
-    let read_only = raw.map(bytes, base + 0x100_0000, dma::READ);
-    let fill = |memory: &SharedMemory| {
-        for word in 0..bytes / 8 {
-            memory
-                .word64(8 * word)
-                .unwrap()
-                .store(0xA5A5_0000 + word as u64, std::sync::atomic::Ordering::Relaxed);
-        }
-    };
-    let words_of = |memory: &SharedMemory, page: u64| -> Vec<u64> {
-        let first = page as usize * PAGE / 8;
-        let word = |word| memory.word64(8 * word).unwrap().load(std::sync::atomic::Ordering::Relaxed);
-        (first..first + PAGE / 8).map(word).collect()
-    };
-    let is_whole = |memory: &SharedMemory, page: u64| {
-        let first = page * PAGE as u64 / 8;
-        words_of(memory, page).into_iter().zip(first..).all(|(found, word)| found == 0xA5A5_0000 + word)
-    };
-    fill(&memory);
-    fill(&read_only);
-    memory.expect_any_words();
-    // Where rings may be, descriptors that are good at their index, of 1 to 64 tokens each.
-    let slots = memory.slots::<8>(0, (PAGES / 2 * page / 64) as u32).unwrap();
-    for slot in 0..(PAGES / 2 * page / 64) as u32 {
-        let desc = HwDesc::decode(slot, 0, 1 + slot % 64).with_delta_offset(u64::from(slot % 8) * 400);
-        slots.store(slot, bytemuck::cast(desc.seal(&SqKey::new(0), slot % 64)));
-    }
-    // Which pages have been mapped at any time: the others stay whole.
-    let mut ever = [false; PAGES as usize];
-    let mut mapped = [false; PAGES as usize];
-    let own = Place { function: 0, queue: 0 };
-    let registers: Vec<Register> = Register::ALL.into_iter().collect();
-    for round in 0..writes {
-        match draw.below(64) {
-            0 => {
-                // The last quarter is never mapped.
-                let k = draw.below(PAGES * 3 / 4);
-                let at = base + k * page;
-                mapped[k as usize] ^= true;
-                if !mapped[k as usize] {
-                    let body =
-                        [&protocol::words(&[24, 0])[..], &at.to_le_bytes(), &page.to_le_bytes()].concat();
-                    assert_eq!(raw.ask(command::DMA_UNMAP, &body).0, 0);
-                    // From here on nothing comes.
-                    let before = words_of(&memory, k);
-                    for _ in 0..4 {
-                        raw.read_register(Register::State, own);
-                    }
-                    assert!(
-                        before == words_of(&memory, k),
-                        "round {round}: page {k} changed after its unmap was answered"
-                    );
-                } else {
-                    let body = map_body(dma::READ | dma::WRITE, k * page, at, page);
-                    assert_eq!(raw.ask_with(command::DMA_MAP, &body, &[file.as_fd()]), Some(0));
-                    ever[k as usize] = true;
-                }
-            }
-            // Rings and regions anywhere near, and a start.
-            1..=4 => {
-                raw.write_register(Register::Control, own, 0);
-                for (low, size) in [
-                    (Register::SqBaseLo, Register::SqSize),
-                    (Register::CqBaseLo, Register::CqSize),
-                    (Register::TokenBaseLo, Register::TokenSizeLo),
-                ] {
-                    let at = match draw.below(4) {
-                        0 => draw.next() & !63,
-                        1 => base + 0x100_0000 + draw.below(PAGES) * page,
-                        _ => base + draw.below(PAGES) * page,
-                    };
-                    let high = Register::at(low as u32 + 4).unwrap().0;
-                    raw.write_register(low, own, at as u32);
-                    raw.write_register(high, own, (at >> 32) as u32);
-                    let slots = if low == Register::TokenBaseLo { 4096 } else { 2 << draw.below(7) };
-                    raw.write_register(size, own, slots);
-                }
-                raw.write_register(Register::Error, own, u32::MAX);
-                raw.write_register(Register::Control, own, 1);
-                raw.write_register(Register::Doorbell, own, draw.below(8) as u32);
-            }
-            // From time to time all that keeps ENABLE from being taken goes.
-            5 => {
-                if draw.below(2) == 0 {
-                    assert_eq!(raw.write(protocol::CONFIG, 0x48, &[0, 0x80]), 0);
-                }
-                assert_eq!(raw.write(protocol::CONFIG, 4, &[draw.next() as u8, draw.next() as u8]), 0);
-                raw.enable();
-            }
-            6 => {
-                let offset = draw.below(0x4_1000);
-                let data: Vec<u8> =
-                    (0..[1, 2, 3, 4, 8, 16][draw.below(6) as usize]).map(|_| draw.next() as u8).collect();
-                raw.write(draw.below(10) as u32, offset, &data);
-            }
-            _ => {
-                let register = registers[draw.below(registers.len() as u64) as usize];
-                let place = Place { function: draw.below(16) as u8, queue: draw.below(16) as u8 };
-                let value = match draw.below(4) {
-                    0 => draw.next() as u32,
-                    1 => 1 << draw.below(32),
-                    _ => draw.below(64) as u32,
-                };
-                let place = if draw.below(2) == 0 { own } else { place };
-                let address = register.address(place);
-                raw.write(protocol::BAR0, address.into(), &value.to_le_bytes());
-            }
-        }
-    }
-    for k in (0..PAGES).filter(|&k| !ever[k as usize]) {
-        assert!(is_whole(&memory, k), "page {k} was never mapped, and has changed");
-    }
-    assert!((0..PAGES).all(|k| is_whole(&read_only, k)), "a page that is read-only has changed");
-    assert!(ever.iter().any(|&was| was), "no page was ever mapped");
 }
 
 /// Each malformed message is answered with its errno, and the server goes on with the same connection, or the next one.

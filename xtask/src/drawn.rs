@@ -1,8 +1,10 @@
-//! `cargo xtask test --long`: the random tests over many seeds, the testbenches and those of proptest.
+//! `cargo xtask test --long`: the random tests over many seeds, the testbenches and those of proptest, and tests that are longer where a
+//! variable says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -11,23 +13,92 @@ use crate::seeds::{LONG, PROPTEST};
 use crate::steps::Steps;
 use doorbell_setup::shell;
 
-/// Runs each random test with 200 seeds; `only_rust`: without the testbenches.
+/// Tests that draw more, or try longer, where variables say so.
+struct Longer {
+    /// The folder of the package.
+    package: &'static str,
+    /// Arguments of `cargo test` behind the package.
+    arguments: &'static [&'static str],
+    variables: &'static [(&'static str, &'static str)],
+}
+
+/// All of them. docs/testing.md says what is longer.
+const LONGER: [Longer; 3] = [
+    Longer { package: "cosim", arguments: &["--test", "conformance"], variables: &[("DOORBELL_SEEDS", "8")] },
+    Longer {
+        package: "gpu",
+        arguments: &["--test", "language", "r06_teams"],
+        variables: &[("DOORBELL_SEEDS", "8")],
+    },
+    Longer {
+        package: "vfio",
+        arguments: &[],
+        variables: &[
+            ("DOORBELL_SEEDS", "1000"),
+            ("DOORBELL_HOSTILE", "1000000"),
+            ("DOORBELL_SLEEPS", "100000"),
+            ("DOORBELL_FUZZ", "1000000"),
+        ],
+    },
+];
+/// The seed of tests that draw by themselves.
+const SEED: &str = "DOORBELL_SEED";
+
+/// Which long tests.
+#[derive(Clone, Copy)]
+pub struct Which<'a> {
+    /// Without the testbenches.
+    pub only_rust: bool,
+    /// Of this package alone, by its folder, and without the testbenches.
+    pub package: Option<&'a str>,
+}
+
+/// Runs each random test with 200 seeds, and the tests that can be longer.
 ///
 /// # Errors
-/// When one fails.
-pub fn long(root: &Path, first: u32, only_rust: bool) -> Result<()> {
+/// When one fails, or the package has none.
+pub fn long(root: &Path, first: u32, which: Which<'_>) -> Result<()> {
+    let Which { only_rust, package } = which;
+    let is_chosen = |folder: &str| package.is_none_or(|package| package == folder);
+    let mut drawn = drawn_tests(root)?;
+    drawn.retain(|folder, _| is_chosen(folder));
+    let longer: Vec<&Longer> = LONGER.iter().filter(|longer| is_chosen(longer.package)).collect();
+    ensure!(
+        !drawn.is_empty() || !longer.is_empty(),
+        "no package has the folder {} and random tests or longer ones",
+        package.unwrap_or_default()
+    );
     let mut steps = Steps::new("test --long");
-    if !only_rust {
+    if !only_rust && package.is_none() {
         steps.run("testbenches", || rtl_test::run(root, &rtl_test::Options::long(first)));
     }
-    steps.run("random Rust tests", || rust(root, first));
+    if !drawn.is_empty() {
+        steps.run("random Rust tests", || rust(root, first, drawn));
+    }
+    for longer in longer {
+        steps.run(format!("longer tests of {}", longer.package), || {
+            shell::run(&mut longer.command(root, first))
+        });
+    }
     steps.finish()
 }
 
+impl Longer {
+    /// Its draws begin at `first`.
+    fn command(&self, root: &Path, first: u32) -> Command {
+        let package = format!("doorbell-{}", self.package);
+        let mut command = shell::cargo(root, &["test", "--release", "--package", &package]);
+        command.args(self.arguments).envs(self.variables.iter().copied()).env(SEED, first.to_string());
+        let set: Vec<String> = self.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        println!("{SEED}={first} {}", set.join(" "));
+        command
+    }
+}
+
 /// The tests of proptest, package by package and seed by seed.
-fn rust(root: &Path, first: u32) -> Result<()> {
+fn rust(root: &Path, first: u32, drawn: BTreeMap<String, Drawn>) -> Result<()> {
     let mut failed = Vec::new();
-    for (package, Drawn { targets, names }) in drawn_tests(root)? {
+    for (package, Drawn { targets, names }) in drawn {
         let mut lost = 0;
         for seed in (0..LONG).map(|k| first.wrapping_add(k)) {
             let manifest = root.join(&package).join("Cargo.toml");
@@ -138,6 +209,27 @@ fn of_source(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each variable is one that a test of its package reads.
+    #[test]
+    fn longer_tests_read_what_is_set_for_them() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for longer in LONGER {
+            let tests = list(&root.join(longer.package).join("tests")).unwrap();
+            let sources: String = tests.iter().filter_map(|path| fs::read_to_string(path).ok()).collect();
+            for (name, _) in longer.variables.iter().chain(&[(SEED, "")]) {
+                assert!(sources.contains(&format!("\"{name}\"")), "{}: no test reads {name}", longer.package);
+            }
+        }
+    }
+
+    #[test]
+    fn a_package_without_long_tests_is_told() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let which = Which { only_rust: true, package: Some("toaster") };
+        let error = long(root, 1, which).unwrap_err().to_string();
+        assert!(error.contains("the folder toaster"), "{error}");
+    }
 
     #[test]
     fn random_tests_are_those_of_proptest() {

@@ -1,6 +1,7 @@
 //! Automation of the workspace: `cargo xtask <command>`. Builds with Rust alone.
 
 mod chaos;
+mod clients;
 mod cocotb;
 mod contract;
 mod doc;
@@ -62,6 +63,8 @@ enum Command {
     RtlTest(rtl_test::Options),
     /// Run the cocotb tests in tb/cocotb under Icarus Verilog and Verilator; installs cocotb first, from PyPI
     Cocotb(cocotb::Options),
+    /// Run clients of RL stacks against `doorbell serve`; installs them first, from PyPI
+    Clients(clients::Options),
     /// Put the mistakes of tb/mutants.toml into the RTL, one at a time: each must make its bench fail
     Mutants(mutants::Options),
     /// Prove what tb/formal asserts of the RTL, by bounded model checking; installs Yosys, z3 and Yices first, from PyPI
@@ -145,6 +148,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Chaos(options) => return chaos::run(&root, &options),
         Command::RtlTest(options) => rtl_test::run(&root, &options)?,
         Command::Cocotb(options) => cocotb::run(&root, &options)?,
+        Command::Clients(options) => clients::run(&root, &options)?,
         Command::Mutants(options) => mutants::run(&root, &options)?,
         Command::Formal(options) => formal::run(&root, &options)?,
         Command::Wave(options) => return wave::run(&root, &options),

@@ -56,14 +56,23 @@ impl Steps {
 
     /// Runs a step; a failure is noted and does not hold up the next one.
     pub fn run(&mut self, name: impl Into<String>, step: impl FnOnce() -> Result<()>) {
+        self.run_or_skip(name, || step().map(|()| None));
+    }
+
+    /// Runs a step that may find out that it cannot run here, and says why.
+    pub fn run_or_skip(&mut self, name: impl Into<String>, step: impl FnOnce() -> Result<Option<String>>) {
         let name = name.into();
         println!("\n== {name}");
         let (start, before) = (Instant::now(), processor_seconds());
         let outcome = match step() {
-            Ok(()) => Outcome::Passed(Cost {
+            Ok(None) => Outcome::Passed(Cost {
                 elapsed: start.elapsed(),
                 processor: before.and_then(|before| Some(processor_seconds()? - before)),
             }),
+            Ok(Some(reason)) => {
+                println!("{reason}");
+                Outcome::Skipped(reason)
+            }
             Err(error) => {
                 println!("error: {error:#}");
                 Outcome::Failed(format!("{error:#}"))
@@ -156,6 +165,15 @@ mod tests {
             (steps.purpose("lint").as_str(), steps.purpose("other").as_str()),
             ("  the sources look alike", "")
         );
+    }
+
+    #[test]
+    fn a_step_that_finds_out_that_it_cannot_run_is_skipped() {
+        let mut steps = Steps::new("test");
+        steps.run("first", || Ok(()));
+        steps.run_or_skip("second", || Ok(Some("no network".to_owned())));
+        assert!(matches!(&steps.rows[1].1, Outcome::Skipped(reason) if reason == "no network"));
+        assert!(steps.finish().is_ok());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::seeds::Start;
 use crate::steps::Steps;
-use crate::{cocotb, contract, drawn, formal, gpu_check, lint, perf, rtl_test, tsan};
+use crate::{clients, cocotb, contract, drawn, formal, gpu_check, lint, perf, rtl_test, tsan, vm};
 use doorbell_setup::nvcc::Places;
 use doorbell_setup::{self as setup, shell};
 
@@ -19,12 +19,15 @@ const TOOLS: setup::Options =
 /// What `test` draws.
 #[derive(clap::Args, Default)]
 pub struct Options {
-    /// Only the random tests, each over 200 seeds; `test` without it draws from the committed seed
+    /// Only the random tests, each over 200 seeds, and longer runs of those that have some; `test` without it draws from the committed seed
     #[arg(long)]
     long: bool,
     /// Without the testbenches
     #[arg(long, requires = "long")]
     rust: bool,
+    /// Only the tests of this package, by its folder, as in `--package vfio`; without the testbenches
+    #[arg(long, value_name = "FOLDER", requires = "long")]
+    package: Option<String>,
     #[command(flatten)]
     start: Start,
 }
@@ -40,7 +43,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     );
     setup::run(root, TOOLS)?;
     if options.long {
-        return drawn::long(root, options.start.first(), options.rust);
+        let which = drawn::Which { only_rust: options.rust, package: options.package.as_deref() };
+        return drawn::long(root, options.start.first(), which);
     }
     let mut steps = Steps::new("test").with_purposes(&PURPOSES);
     steps.run("contract", || contract::run(root, true));
@@ -58,6 +62,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         steps.run("gpu-check", || gpu_check::kernels(root));
     }
     steps.run("cargo test", || cargo_test(root));
+    steps.run_or_skip("guest", || vm::short(root));
+    steps.run("clients", || clients::run(root, &clients::Options::default()));
     steps.run("perf", || perf::run(root, &perf::Options::default()));
     if !without_gpu {
         gpu_check::nvrtc(root, &mut steps);
@@ -70,7 +76,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 /// What each step of `test` is for; docs/testing.md says it too, with what the step costs.
-const PURPOSES: [(&str, &str); 10] = [
+const PURPOSES: [(&str, &str); 12] = [
     ("contract", "generated files are the contract's"),
     (
         "testbenches",
@@ -87,6 +93,8 @@ const PURPOSES: [(&str, &str); 10] = [
         "cargo test",
         "every Rust test, including the conformance suite on golden model, RTL and the kernel's text",
     ),
+    ("guest", "a Debian guest under QEMU drives the RTL over its kernel's vfio-pci, by polling and by MSI-X"),
+    ("clients", "shipped clients of RL stacks drive the server unchanged"),
     ("perf", "no fixed workload takes 2 % more instructions than its committed count"),
     ("NVRTC", "the kernels compile at run time too"),
     ("tsan", "ThreadSanitizer finds no data race in the kernel's text, and reports a weakened kernel"),

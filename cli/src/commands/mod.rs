@@ -16,6 +16,8 @@ pub mod generate;
 pub mod model;
 #[cfg(feature = "runtime")]
 pub mod run;
+#[cfg(feature = "serve")]
+pub mod serve;
 #[cfg(feature = "shell")]
 pub mod shell;
 #[cfg(feature = "runtime")]

@@ -1,15 +1,19 @@
 //! `doorbell vfio-user`.
 
+mod stop;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use doorbell_devices::{Kind, Served};
-use doorbell_host::Platform;
+use doorbell_host::Platform as _;
 use doorbell_vfio::{Notice, ServeError, Server};
 
 use crate::failure::Failure;
 use crate::output;
+use stop::Stopping;
 
 /// Serves a device as functions of PCI Express over the protocol vfio-user, until it is ended: each at a socket of its own, to a virtual
 /// machine (QEMU's vfio-user-pci) or to a driver in another process (--devices vfio-user:SOCKET). Clients may come and go.
@@ -33,11 +37,18 @@ pub struct Args {
     /// Serve an rtl that runs language models (engine 1); the golden model always does
     #[arg(long)]
     language: bool,
+    /// Stop at the Nth write of this register, by any client, until Enter: whoever wrote waits, and the device's clock stands. The cycle is told
+    #[arg(long, value_name = "REGISTER[:N]", value_parser = stop::parse)]
+    stop: Option<stop::Stop>,
+    /// Record a waveform of the rtl to this file, and end 2,000 cycles behind the stop
+    #[cfg(feature = "rtl")]
+    #[arg(long, value_name = "FILE", requires = "stop")]
+    wave: Option<PathBuf>,
 }
 
 /// Serves.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let &Args { functions, queues, workers, language, .. } = args;
+    let &Args { functions, queues, workers, language, stop, .. } = args;
     if functions.checked_mul(queues).is_none_or(|queues| queues > 16) {
         return Err(Failure::input(format!(
             "--functions {functions} with --queues {queues} are {} queue pairs; a device has at most 16",
@@ -45,8 +56,18 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         )));
     }
     let kind = Kind::parse(&args.device)?;
-    let device = kind.open_by_function(&Served { functions, queues, workers, language })?;
+    #[cfg(feature = "rtl")]
+    let recording = args.wave.as_deref().map(output::Recording::open).transpose()?;
+    #[cfg(feature = "rtl")]
+    let wave = recording.as_ref().map(|recording| recording.path().to_owned());
+    #[cfg(not(feature = "rtl"))]
+    let wave = None;
+    // Nothing but a failure of the device, and a waveform that is whole, ends it: else a signal does.
+    let over = Arc::new(AtomicBool::new(false));
+    let end = wave.is_some().then(|| over.clone());
+    let device = kind.open_by_function(&Served { functions, queues, workers, language, wave })?;
     let name = device.name().to_owned();
+    let device = Stopping::new(device, stop, end);
     let sockets: Vec<PathBuf> = match functions {
         1 => vec![args.socket.clone()],
         _ => (0..functions).map(|function| numbered(&args.socket, function)).collect(),
@@ -56,9 +77,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         output::note(format_args!("{name}, function {function}: {}", socket.display()));
     }
     let tallies = server.tallies().to_vec();
-    // Nothing but a failure of the device ends it: a signal does.
-    let never = AtomicBool::new(false);
-    let served = server.run(&never, |notice| match notice {
+    let served = server.run(&over, |notice| match notice {
         Notice::Came { function } => output::note(format_args!("function {function}: a client has come")),
         Notice::Gone { function, refusal } => {
             let why = refusal.map(|refusal| format!(", sent away for {refusal}")).unwrap_or_default();
@@ -67,6 +86,12 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         }
     });
     served.map_err(failed)?;
+    #[cfg(feature = "rtl")]
+    if let Some(recording) = recording {
+        // The recorder closes its file with the device.
+        drop(server);
+        recording.finish()?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,15 +5,16 @@ use std::io::{self, Write};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
-use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, context};
+use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior};
 
 use super::apart::apart;
 use crate::limits::{TEMPLATE_BYTES, TEMPLATE_DEPTH, TEMPLATE_OUTPUT, TEMPLATE_STEPS};
 
-/// Renders what a user says, up to where the answer begins; `special` are the texts of `bos_token` and its like.
+/// Renders the messages of a chat, up to where the answer begins; `special` are the texts of `bos_token` and its like.
 pub(super) fn render(
     template: &str,
-    says: &str,
+    messages: &Value,
+    tools: &Value,
     special: &BTreeMap<String, String>,
 ) -> Result<String, String> {
     let most = TEMPLATE_BYTES.value()?;
@@ -34,7 +35,7 @@ pub(super) fn render(
         since.map_or(0, |since| since.as_secs() as i64)
     };
     let now = epoch.unwrap_or_else(now);
-    apart(bounds.output, || rendered(&without_generation(&template), says, special, bounds, now))
+    apart(bounds.output, || rendered(&without_generation(&template), messages, tools, special, bounds, now))
 }
 
 #[derive(Clone, Copy)]
@@ -46,7 +47,8 @@ struct Bounds {
 
 fn rendered(
     template: &str,
-    says: &str,
+    messages: &Value,
+    tools: &Value,
     special: &BTreeMap<String, String>,
     bounds: Bounds,
     now: i64,
@@ -91,9 +93,9 @@ fn rendered(
     for (name, text) in special {
         values.insert(name, Value::from(text.as_str()));
     }
-    values.insert("messages", Value::from(vec![context! { role => "user", content => says }]));
+    values.insert("messages", messages.clone());
     values.insert("add_generation_prompt", Value::from(true));
-    values.insert("tools", Value::from(()));
+    values.insert("tools", tools.clone());
     values.insert("documents", Value::from(()));
     let mut out = Bounded { bytes: vec![], most: bounds.output, full: false };
     let chat = environment.get_template("chat").map_err(failed)?;

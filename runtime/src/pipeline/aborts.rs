@@ -99,6 +99,21 @@ impl Pipeline {
         Ok(left < ASKS_PER_TURN)
     }
 
+    /// Aborts all rollouts that would make more DECODEs, and says how many those are. What has come to its end is judged and stored as ever: run the
+    /// pipeline on, with a source that gives nothing more. A look at all groups.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn abort_all(&mut self) -> Result<u64, RuntimeError> {
+        let mut aborted = 0;
+        for index in 0..self.groups.len() as u32 {
+            if self.groups[index as usize].lives() {
+                aborted += u64::from(self.abort_open_members(index)?);
+            }
+        }
+        Ok(aborted)
+    }
+
     /// Aborts what lives of request number `request`.
     fn abort_request(&mut self, request: u64) -> Result<AbortAnswer, RuntimeError> {
         if request >= self.next_request {

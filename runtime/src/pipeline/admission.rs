@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use doorbell_contract::MEMBERS_MAX;
 use doorbell_trace::Request;
 
 use super::rollout::{Group, OnDevice, Prefill};
-use super::{Next, Pipeline, RuntimeError, Source};
+use super::{Next, Pipeline, RuntimeError, Source, Terms};
 use crate::kv::{self, KvError};
 use crate::rollout::State;
 
@@ -56,12 +57,13 @@ impl Pipeline {
     ) -> Result<Admission, RuntimeError> {
         let mut admitted = false;
         loop {
-            let request = match source.next() {
-                Next::Request(request) => request,
+            let (request, terms) = match source.next() {
+                Next::Request(request) => (request, Terms::of(&self.options)),
+                Next::Asks(request, terms) => (request, terms),
                 Next::Nothing => return Ok(Admission { admitted, ended: false }),
                 Next::End => return Ok(Admission { admitted, ended: true }),
             };
-            if let Some(held) = self.admit(request)? {
+            if let Some(held) = self.admit(request, terms)? {
                 if self.held != Some(held) {
                     self.held = Some(held);
                     self.count_stall(held);
@@ -79,9 +81,10 @@ impl Pipeline {
     ///
     /// # Errors
     /// `Request` if it can never run.
-    fn admit(&mut self, request: &Request) -> Result<Option<Held>, RuntimeError> {
+    fn admit(&mut self, request: &Request, terms: Terms) -> Result<Option<Held>, RuntimeError> {
         let number = self.next_request;
-        let members = self.options.group;
+        let members = terms.members;
+        terms.check(number, &self.options)?;
         if let Some(held) = self.stage_held(members) {
             return Ok(Some(held));
         }
@@ -94,14 +97,16 @@ impl Pipeline {
         }
         // Which ids are next depends on the requests alone, so that those which are held back keep theirs.
         let wire_id = match self.next_wire_id {
-            Some(wire_id) => wire_id,
-            None => {
-                let wire_id = self.take_wire_ids();
-                *self.next_wire_id.insert(wire_id)
+            Some((wire_id, room)) if room == members => wire_id,
+            _ => {
+                let wire_id = self.take_wire_ids(members);
+                self.next_wire_id = Some((wire_id, members));
+                wire_id
             }
         };
-        let queue = if self.device_groups { self.entry_for(wire_id) } else { None };
-        if self.device_groups && queue.is_none() {
+        let takes_part = self.features.groups > 0 && (2..=MEMBERS_MAX).contains(&members);
+        let queue = if takes_part { self.entry_for(wire_id) } else { None };
+        if takes_part && queue.is_none() {
             return Ok(Some(Held::Groups));
         }
         // Keys and values of one version, in the arena of one function.
@@ -151,7 +156,8 @@ impl Pipeline {
             prefill: if has_prefill { Prefill::Due } else { Prefill::Done },
             prefix: Some(prefix),
             region: region.unwrap_or(0),
-            device: OnDevice { queue, ..OnDevice::default() },
+            terms,
+            device: OnDevice { takes_part, queue, ..OnDevice::default() },
             left: members,
             open: members,
             ..Group::none()
@@ -187,13 +193,13 @@ impl Pipeline {
 
     /// Ids on the device for one request: for its PREFILL, if it has one, and for its members.
     #[inline]
-    fn take_wire_ids(&mut self) -> u32 {
-        let ids = self.options.ids_per_request();
+    fn take_wire_ids(&mut self, members: u32) -> u32 {
+        let options = &self.options;
         let living = || {
-            let living = self.groups.iter().filter_map(|group| group.wire_id);
-            living.map(|wire_id| wire_id..wire_id + ids)
+            let living = self.groups.iter().filter_map(|group| Some((group.wire_id?, group.terms.members)));
+            living.map(|(wire_id, members)| wire_id..wire_id + options.ids_of(members))
         };
-        self.wire_ids.take(ids, living)
+        self.wire_ids.take(options.ids_of(members), living)
     }
 
     /// The first thing that a group lacks, apart from blocks.

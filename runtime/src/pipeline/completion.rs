@@ -114,7 +114,7 @@ impl Pipeline {
                 }
                 self.metrics.counters.hot.segments.add(1);
                 self.named(version, false);
-                if self.device_groups {
+                if self.groups[index as usize].device.takes_part {
                     self.belongs(index, 0, completion)?;
                 }
                 self.refused(id, completion)
@@ -163,7 +163,7 @@ impl Pipeline {
         let ahead = std::mem::take(&mut life.posted_ahead);
         let (number, version, member) = (life.descriptor, life.version, life.member);
         let (over, left) = (life.aborted || life.failure.is_some(), group.output_tokens - life.produced);
-        let failed = group.prefill == Prefill::Failed;
+        let (failed, eos_stops) = (group.prefill == Prefill::Failed, group.terms.eos_stops);
         let counters = &self.metrics.counters.hot;
         counters.segments.add(1);
         counters.tokens_generated.add(added.into());
@@ -174,7 +174,7 @@ impl Pipeline {
             self.kv.drop_source(&mut self.lives.get_mut(id)?.branch)?;
         }
         self.named(version, false);
-        if self.device_groups {
+        if self.groups[index as usize].device.takes_part {
             let ends = matches!(status, Ok(Status::Done | Status::Stopped));
             let ends = if ends { 1 << (member % MEMBERS_MAX) } else { 0 };
             self.belongs(index, ends, completion)?;
@@ -195,9 +195,7 @@ impl Pipeline {
             // Its group was never opened: the STOP of all of it came, or it ended by itself.
             Ok(status) if failed && ended(status) => return self.fail_unstarted(id),
             Ok(Status::Done) if flags.contains(CompletionFlags::REJECTED) => Some(Outcome::Rejected),
-            Ok(Status::Done) if self.options.eos_stops && flags.contains(CompletionFlags::EOS) => {
-                Some(Outcome::Eos)
-            }
+            Ok(Status::Done) if eos_stops && flags.contains(CompletionFlags::EOS) => Some(Outcome::Eos),
             Ok(Status::Done) if left == 0 => Some(Outcome::Completed),
             // R9: at a checkpoint there is something left, and something was added.
             Ok(Status::RewardNeeded) if left > 0 && added > 0 && self.options.scoring == Scoring::Stage => {

@@ -1,8 +1,10 @@
 //! Rollouts that end: aborted, failed, or done.
 
+use doorbell_contract::DescFlags;
+
 use super::groups::Stop;
 use super::rollout::Prefill;
-use super::{FailureReason, Lost, Pipeline, RuntimeError, Unstored};
+use super::{FailureReason, Lost, Partial, Pipeline, RuntimeError, Unstored};
 use crate::rollout::{RolloutId, State};
 
 /// What came of an abort.
@@ -38,10 +40,14 @@ impl Pipeline {
         match state {
             State::Free | State::TrajectoryReady | State::Done => return Ok(NOT),
             // It comes to its turn of the policy, or its PREFILL completes, and then it ends.
-            State::PrefillReady => life.aborted = true,
+            State::PrefillReady => {
+                life.aborted = true;
+                self.aborted_at_gate = true;
+            }
             State::Decoding => {
                 life.aborted = true;
-                if life.decoding && self.device_groups {
+                self.aborted_at_gate |= !life.decoding;
+                if life.decoding && self.groups[life.group as usize].device.takes_part {
                     self.stop_member(id)?;
                 } else if life.decoding {
                     life.stopping = true;
@@ -206,7 +212,8 @@ impl Pipeline {
             let request = group.request;
             self.free_group(index)?;
             if let Some(why) = why {
-                self.trajectories.lost(Lost { rollout: id, request, member, why });
+                let partial = self.partial(id)?;
+                self.trajectories.lost(Lost { rollout: id, request, member, why }, partial);
             }
             self.advance(id, State::Done, State::Free)?;
             self.queues.free.push(self.lives.current(id.slot()))?;
@@ -215,6 +222,20 @@ impl Pipeline {
             self.publish_blocks();
         }
         Ok(moved)
+    }
+
+    /// What a rollout has come to that leaves no trajectory.
+    #[cold]
+    fn partial(&self, id: RolloutId) -> Result<Partial, RuntimeError> {
+        let life = self.lives.get(id)?;
+        let offset = self.options.answer_offset(id.slot());
+        Ok(Partial {
+            answer_tokens: life.produced,
+            spans: life.spans,
+            has_logprobs: self.decode_flags.contains(DescFlags::LOGP),
+            shard: self.device.token_shard(offset) as u32,
+            offset,
+        })
     }
 
     /// Appends a rollout to the living members of its group.

@@ -60,6 +60,22 @@ pub struct Lost {
     pub why: Unstored,
 }
 
+/// What a rollout that has ended without a trajectory has come to. It lies where it is until
+/// [`TrajectoryStage::lost`](super::TrajectoryStage::lost) returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Partial {
+    /// Tokens of its answer.
+    pub answer_tokens: u32,
+    /// Versions of the policy that they come from: so many spans lie in its slot of the [`Spans`](crate::trajectory::Spans).
+    pub spans: u32,
+    /// Whether log-probabilities lie beside its tokens.
+    pub has_logprobs: bool,
+    /// Which token region has its tokens.
+    pub shard: u32,
+    /// Where in that region they begin, in bytes.
+    pub offset: u64,
+}
+
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "request {}, member {}: ", self.request, self.member)?;

@@ -6,7 +6,7 @@
 use doorbell_contract::{CompletionFlags, ErrorCode, HwCompletion, HwDesc, Status};
 
 use super::aborts::NO_REQUEST;
-use super::rollout::OnDevice;
+use super::rollout::{Group, OnDevice};
 use super::submission::Tag;
 use super::{Pipeline, RuntimeError};
 use crate::rollout::RolloutId;
@@ -53,7 +53,7 @@ impl Pipeline {
         let done = completion.has(CompletionFlags::GROUP_DONE);
         let group = &mut self.groups[index as usize];
         let device = &mut group.device;
-        let all = OnDevice::all(self.options.group);
+        let all = OnDevice::all(group.terms.members);
         device.ended |= ends;
         let last = device.is_open() && device.ended == all;
         if last != done {
@@ -153,6 +153,7 @@ impl Pipeline {
 
     /// The STOP of a member, or of a whole group, and whose it is; `None` if there is nothing left for it to end.
     pub(super) fn describe_stop(&mut self, stop: Stop) -> Result<Option<(HwDesc, Tag)>, RuntimeError> {
+        let all = |group: u32| OnDevice::all(self.groups[group as usize].terms.members);
         let (index, ends, tag) = match stop {
             Stop::Rollout(id) => {
                 // A rollout whose STOP is due does not end before it.
@@ -160,7 +161,7 @@ impl Pipeline {
                 return Ok(Some((HwDesc::stop(life.device_rollout), Tag::Stop(id))));
             }
             Stop::Member { group, member } => (group, 1 << member, Tag::MemberStop { group, member }),
-            Stop::Group(group) => (group, OnDevice::all(self.options.group), Tag::GroupStop(group)),
+            Stop::Group(group) => (group, all(group), Tag::GroupStop(group)),
         };
         let group = &self.groups[index as usize];
         if group.device.closed && group.device.opened || group.device.ended & ends == ends {
@@ -186,12 +187,14 @@ impl Pipeline {
         completion: &HwCompletion,
     ) -> Result<(), RuntimeError> {
         let group = self.groups.get(index as usize);
-        if group.is_none_or(|group| group.device.flying == 0 || group.wire_id.is_none()) {
+        let lives = |group: &&Group| group.device.flying > 0 && group.wire_id.is_some();
+        let Some(group) = group.filter(lives) else {
             return Err(self.unasked(completion, "no STOP of that group is in flight"));
-        }
+        };
+        let members = group.terms.members;
         let ends = match stop {
-            Stop::Member { member, .. } if u32::from(member) < self.options.group => 1 << member,
-            Stop::Group(_) => OnDevice::all(self.options.group),
+            Stop::Member { member, .. } if u32::from(member) < members => 1 << member,
+            Stop::Group(_) => OnDevice::all(members),
             _ => return Err(self.unasked(completion, "no STOP of that member is in flight")),
         };
         let faulted = completion.error == ErrorCode::DmaFault as u8;

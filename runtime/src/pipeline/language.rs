@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell_contract::{BLOCK_TOKENS, HwDesc, HwSequence};
+use doorbell_contract::{BLOCK_TOKENS, DescFlags, HwDesc, HwSequence};
 use doorbell_host::language::{LanguageRegions, WordRegion};
 use doorbell_host::{Device, DeviceError, TokenRegion};
 use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request};
@@ -388,13 +388,14 @@ impl Pipeline {
         let kv_offset = self.options.sequence_offset(self.options.slots + index);
         sequences.regions[group.region].place_sequence(kv_offset, record, &sequences.table)?;
         let wire_id = group.wire_id.unwrap_or_default();
-        let desc = if self.device_groups && group.part_end == end {
+        let desc = if group.device.takes_part && group.part_end == end {
             group.device.opened = true;
             group.device.flying += 1;
-            HwDesc::open_group(wire_id, length, self.options.group)
+            HwDesc::open_group(wire_id, length, group.terms.members)
         } else {
             HwDesc::prefill(wire_id, length)
         };
+        let desc = if group.terms.scored { desc.with_flags(DescFlags::LOGP) } else { desc };
         Ok(Some(of_sequence(desc, kv_offset)))
     }
 
@@ -632,8 +633,13 @@ impl Pipeline {
         }
         self.kv.table(&life.branch, &mut sequences.table)?;
         let source = life.branch.source();
+        let draws = group.terms.draws;
         let record = HwSequence {
-            sharpness: sequences.language.sharpness,
+            sharpness: draws.sharpness,
+            draw_key: draws.key_of(life.member),
+            top_k: draws.top_k,
+            top_p: draws.top_p,
+            min_p: draws.min_p,
             shared: source.map_or(0, |_| group.prompt_tokens - 1),
             source: source.unwrap_or(0),
             generation: sequences.generation,

@@ -10,6 +10,7 @@ mod completion;
 mod ends;
 mod error;
 mod failure;
+mod gate;
 mod groups;
 mod ids;
 mod inline;
@@ -37,13 +38,14 @@ use doorbell_host::{Device, Features, TokenRegion};
 pub use aborts::{AbortAnswer, AbortHandle, Busy};
 pub use admission::Held;
 pub use error::RuntimeError;
-pub use failure::{FailureReason, Lost, Unstored};
+pub use failure::{FailureReason, Lost, Partial, Unstored};
+pub use gate::Gate;
 pub use inline::Inline;
 pub use language::{Language, LanguageParts, PromptSource, PromptSpans, Sequence, SequenceMemory, Weights};
 pub use occupancy::Occupancy;
 pub use options::{Credits, Options, Scoring};
 pub use ports::{Discard, RewardStage, TrajectoryStage};
-pub use source::{Feed, Next, Source};
+pub use source::{Draws, Feed, Next, Source, Terms};
 pub use versions::{PublishAnswer, PublishRefusal, Publisher};
 
 use crate::events::{Clock, Recorder};
@@ -194,8 +196,6 @@ pub struct Pipeline {
     metrics: Arc<Metrics>,
     journal: Journal,
     features: Features,
-    /// Whether groups are opened on the device (R17).
-    device_groups: bool,
     decode_flags: DescFlags,
     /// The device's token regions.
     regions: Vec<TokenRegion>,
@@ -216,8 +216,8 @@ pub struct Pipeline {
     /// Number of the next request: none is ever used twice.
     next_request: u64,
     wire_ids: WireIds,
-    /// The ids of the next request, if it was held back.
-    next_wire_id: Option<u32>,
+    /// The ids of the next request, if it was held back, and for how many rollouts they are.
+    next_wire_id: Option<(u32, u32)>,
     queues: Queues,
     occupancy: Occupancy,
     /// Answers that verdicts are awaited for.
@@ -233,6 +233,10 @@ pub struct Pipeline {
     members: Vec<RolloutId>,
     requests: Vec<Request>,
     scores: Vec<i32>,
+    /// Whether rollouts may go on.
+    gate: Gate,
+    /// Whether some were aborted that may wait at the gate.
+    aborted_at_gate: bool,
     /// Those who may ask for aborts.
     askers: Vec<Asker>,
     /// Whose turn it is among them, and among those who publish.
@@ -290,7 +294,6 @@ impl Pipeline {
                 parts.device.token_regions().len(),
                 options.slots,
             ),
-            device_groups: features.groups > 0 && options.fits_device_groups(),
             decode_flags: decode_flags(&options, has_logprobs),
             features,
             entries: vec![0; regions.len()].into(),
@@ -325,6 +328,8 @@ impl Pipeline {
             members: Vec::with_capacity(group),
             requests: Vec::with_capacity(group),
             scores: Vec::with_capacity(group),
+            gate: Gate::default(),
+            aborted_at_gate: false,
             askers: vec![],
             next_asker: 0,
             next_publisher: 0,
@@ -378,7 +383,8 @@ impl Pipeline {
                 self.sleep()?;
             }
             // Without rollouts there is nothing that could move.
-            self.note_idle(moved || self.is_idle() && self.held != Some(Held::Version))?;
+            let rests = self.is_idle() && self.held != Some(Held::Version) || self.gate.is_closed();
+            self.note_idle(moved || rests)?;
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use doorbell_contract::{BLOCK_TOKENS, HwImage, HwPolicy, MEMBERS_MAX, VOCAB_BITS};
+use doorbell_contract::{BLOCK_TOKENS, HwImage, HwPolicy, VOCAB_BITS};
 use doorbell_host::language::sequence_bytes;
 
 use super::RuntimeError;
@@ -63,7 +63,7 @@ impl Credits {
 pub struct Options {
     /// Rollouts that are under way at a time, at least `group`.
     pub slots: u32,
-    /// Rollouts per request, at least 1. With more than one, a PREFILL registers the prompt first.
+    /// Rollouts per request, at least 1; a request may ask for fewer by its [`Terms`](super::Terms). With more than one, a PREFILL registers the prompt first.
     pub group: u32,
     /// Tokens between checkpoints; 0 is never.
     pub checkpoint: u32,
@@ -90,6 +90,9 @@ pub struct Options {
     pub judge_group: bool,
     /// Whether log-probabilities of the tokens are asked for, where the device gives them.
     pub logprobs: bool,
+    /// Whether requests may have the tokens of their prompts scored: then the log-probability region has room beside the prompts
+    /// too ([`Options::prompt_offset`]).
+    pub scores_prompts: bool,
     /// How many versions of the policy the oldest token of a trajectory may lie back, below 2^15 (R22); `None` is any number.
     pub max_staleness: Option<u32>,
     /// Whether the hot thread sleeps until the device interrupts it, instead of looking, while nothing moves. For devices that run by themselves,
@@ -122,6 +125,7 @@ impl Default for Options {
             abort_every: 0,
             judge_group: false,
             logprobs: false,
+            scores_prompts: false,
             max_staleness: None,
             sleeps: false,
             judge_retries: 1,
@@ -172,8 +176,9 @@ impl Options {
         (u64::from(prompt) + u64::from(self.max_output_tokens)).div_ceil(BLOCK_TOKENS.into())
     }
 
-    /// Where in the token region the prompt of a group lies.
-    pub(super) fn prompt_offset(&self, group: u32) -> u64 {
+    /// Where in the token region the prompt of a group lies, of engine 1. In the log-probability region the log-probability of each
+    /// token but the first lies there, if the prompt was scored.
+    pub fn prompt_offset(&self, group: u32) -> u64 {
         let longest = self.language.map_or(0, |language| language.max_prompt_tokens);
         let each = (4 * u64::from(longest)).next_multiple_of(AREA_ALIGN);
         self.policy_offset() + POLICY_BYTES + IMAGE_BYTES + u64::from(group) * each
@@ -181,7 +186,11 @@ impl Options {
 
     /// Bytes of log-probability region that the device needs; 0 if none are asked for.
     pub fn logp_bytes(&self) -> u64 {
-        if self.logprobs { self.policy_offset() } else { 0 }
+        match (self.logprobs, self.scores_prompts) {
+            (_, true) => self.token_bytes(),
+            (true, false) => self.policy_offset(),
+            (false, false) => 0,
+        }
     }
 
     /// Where in the token region the header of a policy lies, for the device to read.
@@ -189,14 +198,9 @@ impl Options {
         u64::from(self.slots) * self.area_bytes()
     }
 
-    /// Whether a group is one that a device can have (R17).
-    pub(super) fn fits_device_groups(&self) -> bool {
-        (2..=MEMBERS_MAX).contains(&self.group)
-    }
-
-    /// Device-side ids that one request takes: its PREFILL's, if there is one, and its rollouts'.
-    pub(super) fn ids_per_request(&self) -> u32 {
-        self.group.saturating_add(u32::from(self.has_prefills()))
+    /// Device-side ids that a request takes with so many rollouts: theirs, and its PREFILL's if there is one.
+    pub(super) fn ids_of(&self, members: u32) -> u32 {
+        members.saturating_add(u32::from(self.has_prefills()))
     }
 
     /// Whether each request begins with a PREFILL.

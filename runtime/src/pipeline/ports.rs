@@ -5,7 +5,7 @@ use std::time::Duration;
 use doorbell_contract::{HwCompletion, HwDesc};
 
 use super::RuntimeError;
-use super::failure::Lost;
+use super::failure::{Lost, Partial};
 use crate::reward::{self, Judged, Request, Scorer, Shutdown, Ticket};
 use crate::rollout::RolloutId;
 use crate::trajectory::{self, Finished, Stored, WriterError};
@@ -85,8 +85,8 @@ pub trait TrajectoryStage: Send {
     fn stored(&mut self, out: &mut [RolloutId]) -> usize;
 
     /// A rollout has ended that will never be posted: it was aborted, or it failed. So whoever waits for the members of a
-    /// group hears of each of them, once.
-    fn lost(&mut self, _: Lost) {}
+    /// group hears of each of them, once. What it has come to may be read during the call.
+    fn lost(&mut self, _: Lost, _: Partial) {}
 
     /// Whether nothing more will be stored.
     fn has_failed(&self) -> bool;

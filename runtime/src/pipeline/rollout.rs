@@ -3,6 +3,7 @@
 use doorbell_contract::MEMBERS_MAX;
 
 use super::failure::FailureReason;
+use super::source::Terms;
 use crate::kv::{Branch, PrefixId};
 use crate::reward::{JudgeFailure, Scorer};
 use crate::trajectory::{GroupScore, Outcome};
@@ -148,6 +149,8 @@ pub(super) enum Prefill {
 /// What the device has of a group (R17).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OnDevice {
+    /// Whether the device knows the group: it opens it, and closes it with GROUP_DONE.
+    pub takes_part: bool,
     /// Which queue pair it is in, if an entry of that is taken by it.
     pub queue: Option<usize>,
     /// Its PREFILL has been made, and not been refused.
@@ -190,6 +193,8 @@ pub(super) struct Group {
     /// Ids of the prompt, which judges read.
     pub prompt_ids: u32,
     pub output_tokens: u32,
+    /// What its request asks for of its own.
+    pub terms: Terms,
     pub prefill: Prefill,
     /// The prompt's blocks, until the PREFILL has come to its end.
     pub prefix: Option<PrefixId>,
@@ -235,6 +240,7 @@ impl Group {
             prompt_tokens: 0,
             prompt_ids: 0,
             output_tokens: 0,
+            terms: Terms::none(),
             prefill: Prefill::Due,
             prefix: None,
             region: 0,

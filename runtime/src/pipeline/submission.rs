@@ -118,6 +118,9 @@ impl Pipeline {
     fn fill_batch(&mut self) -> Result<bool, RuntimeError> {
         let mut moved = self.take_stops()?;
         moved |= self.take_rewards();
+        if self.gate.is_closed() {
+            return Ok(self.wait_at_gate()? || moved);
+        }
         moved |= self.take_prefills()?;
         moved |= self.take_returning()?;
         while let Some(id) = self.queues.decode.pop() {
@@ -209,13 +212,14 @@ impl Pipeline {
         let life = self.lives.get_mut(id)?;
         let group = &mut self.groups[index as usize];
         let remaining = group.output_tokens - life.produced;
-        let stops = self.options.scoring == Scoring::Stage && self.options.checkpoint > 0;
-        life.asked = if stops { remaining.min(self.options.checkpoint) } else { remaining };
+        let checkpoint = group.terms.checkpoint;
+        let stops = self.options.scoring == Scoring::Stage && checkpoint > 0;
+        life.asked = if stops { remaining.min(checkpoint) } else { remaining };
         let ends = life.asked == remaining;
         life.descriptor = number;
         life.decoding = true;
         life.version = version;
-        group.device.flying += u32::from(self.device_groups);
+        group.device.flying += u32::from(group.device.takes_part);
         // The device may write these blocks from now on. Of one that was superseded some are there already.
         let grows = (life.produced + life.asked).saturating_sub(life.appended);
         life.appended += grows;
@@ -227,7 +231,7 @@ impl Pipeline {
             self.kv.hold_source(&mut life.branch, copied)?;
         }
         let area = self.options.answer_offset(id.slot());
-        let desc = describe(&self.options, self.decode_flags, self.device_groups, group, life, area);
+        let desc = describe(&self.options, self.decode_flags, group, life, area);
         let desc = self.lay_sequence(id, desc)?;
         let life = self.lives.get(id)?;
         let abort = is_nth(life.device_rollout, self.options.abort_every);
@@ -243,11 +247,15 @@ impl Pipeline {
     /// Posts the answer that a DECODE is to end, before it has run, if the reward stage keeps behind it (R5) and it is known how
     /// long it will be. What comes of it counts if the DECODE ends so.
     fn post_ahead(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
-        let Options { scoring, eos_stops, judge_group, .. } = self.options;
-        if !self.rewards.follows() || scoring != Scoring::Stage || eos_stops || judge_group {
+        let Options { scoring, judge_group, .. } = self.options;
+        if !self.rewards.follows() || scoring != Scoring::Stage || judge_group {
             return Ok(());
         }
-        let answer_tokens = self.groups[self.lives.get(id)?.group as usize].output_tokens;
+        let group = &self.groups[self.lives.get(id)?.group as usize];
+        if group.terms.eos_stops {
+            return Ok(());
+        }
+        let answer_tokens = group.output_tokens;
         let request = self.request(id)?;
         let request = Request { answer_tokens, moment: Moment::End { eos: false }, ..request };
         match self.rewards.post(request) {
@@ -270,10 +278,10 @@ impl Pipeline {
         let wire_id = group.wire_id.unwrap_or_default();
         let desc = match part {
             Some(part) => part,
-            None if self.device_groups => {
+            None if group.device.takes_part => {
                 group.device.opened = true;
                 group.device.flying += 1;
-                HwDesc::open_group(wire_id, group.prompt_tokens, self.options.group)
+                HwDesc::open_group(wire_id, group.prompt_tokens, group.terms.members)
             }
             None => HwDesc::prefill(wire_id, group.prompt_tokens),
         };
@@ -292,7 +300,7 @@ impl Pipeline {
         self.journal.posted(tag, number, queue);
     }
 
-    fn candidate(&self, id: RolloutId) -> Result<Candidate, RuntimeError> {
+    pub(super) fn candidate(&self, id: RolloutId) -> Result<Candidate, RuntimeError> {
         let life = self.lives.get(id)?;
         let group = &self.groups[life.group as usize];
         Ok(Candidate {
@@ -312,32 +320,26 @@ fn is_nth(id: u32, n: u32) -> bool {
 
 /// The DECODE that goes on where `life` is; its tokens lie in the area at `area` bytes.
 #[inline]
-fn describe(
-    options: &Options,
-    flags: DescFlags,
-    device_groups: bool,
-    group: &Group,
-    life: &Life,
-    area: u64,
-) -> HwDesc {
+fn describe(options: &Options, mut flags: DescFlags, group: &Group, life: &Life, area: u64) -> HwDesc {
     let remaining = group.output_tokens - life.produced;
+    let checkpoint = group.terms.checkpoint;
+    flags.set(DescFlags::EOS_STOPS, group.terms.eos_stops);
     let desc = HwDesc::decode(life.device_rollout, group.prompt_tokens + life.produced, remaining)
         .with_flags(flags)
         .with_delta_offset(area + 4 * u64::from(life.produced))
-        .with_checkpoint(if options.checkpoint == 0 { CHECKPOINT_NEVER } else { options.checkpoint })
+        .with_checkpoint(if checkpoint == 0 { CHECKPOINT_NEVER } else { checkpoint })
         .with_seed(options.seed)
         .with_version(life.version);
     match group.wire_id {
-        Some(prefix) if device_groups => desc.with_member(prefix, life.member as u16),
+        Some(prefix) if group.device.takes_part => desc.with_member(prefix, life.member as u16),
         Some(prefix) if options.has_prefills() => desc.with_prefix(prefix),
         _ => desc,
     }
 }
 
-/// The flags of every DECODE.
+/// The flags of every DECODE, apart from EOS_STOPS.
 pub(super) fn decode_flags(options: &Options, logprobs: bool) -> DescFlags {
     let mut flags = DescFlags::empty();
-    flags.set(DescFlags::EOS_STOPS, options.eos_stops);
     flags.set(DescFlags::RESIDENT, options.scoring == Scoring::Resident);
     flags.set(DescFlags::COW_PREFIX, options.has_prefills());
     flags.set(DescFlags::LOGP, logprobs);

@@ -41,6 +41,15 @@ pub enum PublishRefusal {
         /// The newest one.
         current: u16,
     },
+    /// Rollouts still decode under the version whose place it would take, and the publisher does not wait
+    /// ([`Publisher::without_waiting`]).
+    #[error(
+        "rollouts still decode under version {version}, whose place it would take (R19); publish it once they have ended"
+    )]
+    InUse {
+        /// That version.
+        version: u16,
+    },
     /// It is of the other engine than the rollouts.
     #[error("the rollouts run {}, and the version is of the other engine", if *.language { "a language model" } else { "the hash policy" })]
     Engine {
@@ -61,6 +70,8 @@ struct Ask {
     version: u16,
     what: What,
     mode: PolicyMode,
+    /// Whether it waits for rollouts under the version whose place it takes.
+    waits: bool,
 }
 
 /// What a version consists of.
@@ -80,9 +91,18 @@ pub struct Publisher {
     answers: Consumer<(u16, PublishAnswer)>,
     /// Asked and not answered.
     awaited: usize,
+    waits: bool,
 }
 
 impl Publisher {
+    /// The same, but a version is refused while rollouts decode under the one whose place it would take, as they do after a publish with
+    /// [`PolicyMode::Wait`].
+    #[must_use]
+    pub fn without_waiting(mut self) -> Publisher {
+        self.waits = false;
+        self
+    }
+
     /// Asks for `version` to be published, with `salt`, as soon as nothing in flight names the version whose place it takes;
     /// `mode` says what becomes of rollouts under the version before. Waits for nobody; [`answer`](Self::answer) tells what
     /// became of it.
@@ -90,7 +110,7 @@ impl Publisher {
     /// # Errors
     /// `Busy` if too many wait.
     pub fn publish(&mut self, version: u16, salt: u32, mode: PolicyMode) -> Result<(), Busy> {
-        self.ask(Ask { version, what: What::Salt(salt), mode })
+        self.ask(Ask { version, what: What::Salt(salt), mode, waits: self.waits })
     }
 
     /// The same of a language model, whose weights lie in the MODEL region of every function where `image` says (R25; see
@@ -99,7 +119,7 @@ impl Publisher {
     /// # Errors
     /// `Busy` if too many wait.
     pub fn publish_weights(&mut self, version: u16, image: HwImage, mode: PolicyMode) -> Result<(), Busy> {
-        self.ask(Ask { version, what: What::Weights(image), mode })
+        self.ask(Ask { version, what: What::Weights(image), mode, waits: self.waits })
     }
 
     fn ask(&mut self, ask: Ask) -> Result<(), Busy> {
@@ -270,6 +290,11 @@ impl Versions {
         started && publishing.sent < self.functions.len()
     }
 
+    /// Whether a DECODE or a PREFILL is in flight.
+    pub fn has_in_flight(&self) -> bool {
+        self.slots.iter().any(|slot| slot.in_flight > 0)
+    }
+
     #[inline]
     pub fn is_publishing(&self) -> bool {
         self.publishing.is_some()
@@ -282,7 +307,7 @@ impl Pipeline {
         let (asks, asked) = RingBuffer::new(ASKS);
         let (answer, answers) = RingBuffer::new(ASKS);
         self.publishers.push(Publishes { asks: asked, answers: answer });
-        Publisher { asks, answers, awaited: 0 }
+        Publisher { asks, answers, awaited: 0, waits: true }
     }
 
     /// The version that new rollouts decode under.
@@ -310,7 +335,9 @@ impl Pipeline {
                 } else if !(1..1 << 15).contains(&ask.version.wrapping_sub(current)) {
                     Some(PublishRefusal::NotNewer { current })
                 } else {
-                    None
+                    let target = &self.versions.slots[self.versions.target()];
+                    let in_use = target.state == SlotState::Resident && target.bound > 0;
+                    (!ask.waits && in_use).then_some(PublishRefusal::InUse { version: target.version })
                 };
                 match refusal {
                     Some(refusal) => self.answer(publisher, ask.version, PublishAnswer::Refused(refusal)),
@@ -341,7 +368,7 @@ impl Pipeline {
         let mut moved = false;
         while self.versions.is_due() {
             let Some(mut publishing) = self.versions.publishing else { break };
-            let Ask { version, what, mode } = publishing.ask;
+            let Ask { version, what, mode, .. } = publishing.ask;
             let offset = self.options.policy_offset();
             if !publishing.sending {
                 for &queue in &self.versions.functions {

@@ -504,7 +504,8 @@ impl World {
     fn start_badly(&mut self, at: usize) -> Result<(), Violation> {
         let Pair { place, draw, .. } = &mut self.pairs[at];
         let place = *place;
-        let (register, value) = draw.pick(&[
+        // The last ones are refused because they lie in no window.
+        const BAD: [(Register, u32); 17] = [
             (Register::SqSize, 0),
             (Register::SqSize, 1),
             (Register::SqSize, 48),
@@ -515,14 +516,15 @@ impl World {
             (Register::SqBaseLo, 4),
             (Register::CqBaseLo, 32),
             (Register::TokenBaseLo, 60),
+            (Register::KvBaseLo, 1),
             (Register::SqBaseHi, u32::MAX),
             (Register::CqBaseHi, 0),
             (Register::TokenSizeHi, 1),
             (Register::TokenSizeHi, u32::MAX),
             (Register::LogpSizeHi, 7),
             (Register::KvSizeLo, u32::MAX),
-            (Register::KvBaseLo, 1),
-        ]);
+        ];
+        let (register, value) = draw.pick(if self.windows > 0 { &BAD[..] } else { &BAD[..11] });
         self.device.write_at(place, register, value)?;
         self.device.write_bytes(Register::Control.address(place), Control::ENABLE.bits(), 0xF)?;
         let mut get = |register| read(&mut *self.device, place, register);

@@ -1,11 +1,11 @@
 //! The memories of functions that have hosts of their own.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use doorbell_host::memory::{BusFault, SharedMemory};
 use doorbell_host::registers::Registers;
-use doorbell_host::{DeviceError, FunctionMemory};
+use doorbell_host::{DeviceError, FunctionMemory, Move, Mover};
 
 use super::ModelPlatform;
 use super::bus::Bus;
@@ -24,6 +24,8 @@ pub(super) struct Functions {
     messages: [Cell<u64>; MOST],
     /// The function, and its queue pair, whose accesses these are.
     served: Cell<(u8, u8)>,
+    /// What was moved, once somebody asks for it.
+    moves: RefCell<Option<Vec<Move>>>,
 }
 
 impl Functions {
@@ -39,11 +41,26 @@ impl Functions {
                 && masters[usize::from(function)]
         });
         match range {
-            Some((_, (memory, _))) => Ok(memory),
+            Some((_, (memory, _))) => {
+                self.note_move(memory, address, is_write);
+                Ok(memory)
+            }
             None => {
                 refused.set(refused.get() + 1);
                 Err(BusFault)
             }
+        }
+    }
+
+    /// Once for what follows one after the other in the same 64 bytes.
+    fn note_move(&self, memory: &SharedMemory, address: u64, is_write: bool) {
+        let Some(moves) = &mut *self.moves.borrow_mut() else { return };
+        let (mover, address) = (Mover::Queue(self.served.get().1), address & !63);
+        let offset = address.wrapping_sub(memory.bus_address()) as usize;
+        let host = memory.host_pointer().as_ptr().addr().wrapping_add(offset);
+        let moved = Move { mover, address, host, is_write };
+        if moves.last() != Some(&moved) {
+            moves.push(moved);
         }
     }
 
@@ -108,5 +125,10 @@ impl FunctionMemory for ModelPlatform {
             .as_ref()
             .and_then(Bus::functions_seen)
             .map_or(0, |seen| seen.messages[usize::from(queue)].get())
+    }
+
+    fn take_moves(&mut self) -> Vec<Move> {
+        let moves = &mut self.functions().moves;
+        moves.replace(Some(vec![])).unwrap_or_default()
     }
 }

@@ -2,16 +2,19 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub mod owner;
+pub mod rage;
+pub mod raw;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use doorbell_cosim::{RtlConfig, RtlPlatform};
 use doorbell_host::{Device, Driver, FunctionMemory, QueueConfig};
 use doorbell_verify::ModelPlatform;
-use doorbell_vfio::{Server, Tally, VfioUser};
+use doorbell_vfio::{ServeError, Server, Tally, VfioUser};
 
 /// Cycles of a slice of the device's time, as the command has it.
 pub const SLICE: u64 = 64;
@@ -21,7 +24,7 @@ pub struct Served {
     sockets: Vec<PathBuf>,
     pub tallies: Vec<Arc<Tally>>,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<(), ServeError>>>,
     _folder: tempfile::TempDir,
 }
 
@@ -34,7 +37,7 @@ impl Served {
         let tallies = server.tallies().to_vec();
         let stop = Arc::new(AtomicBool::new(false));
         let stops = stop.clone();
-        let thread = std::thread::spawn(move || server.run(&stops, |_| {}).unwrap());
+        let thread = std::thread::spawn(move || server.run(&stops, |_| {}));
         Self { sockets, tallies, stop, thread: Some(thread), _folder: folder }
     }
 
@@ -57,10 +60,22 @@ impl Served {
         self.join();
     }
 
+    /// Waits until the server has ended by itself, and says why.
+    pub fn failure(mut self) -> String {
+        let thread = self.thread.take().expect("a server that runs");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !thread.is_finished() {
+            assert!(Instant::now() < deadline, "the server goes on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        thread.join().expect("the server has not panicked").expect_err("a reason").to_string()
+    }
+
     fn join(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            thread.join().expect("the server has not failed");
+            let ended = thread.join().expect("the server has not panicked");
+            ended.expect("the server has not failed");
         }
     }
 }

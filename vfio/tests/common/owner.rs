@@ -3,14 +3,13 @@
 //! The owner gives the device its time, as cases and chaos expect it, and the server gives it none. So nothing depends on which thread the
 //! system lets run.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use doorbell_contract::{Block, Place, Register};
-use doorbell_host::{DeviceError, FunctionMemory, Pages, Platform, SharedMemory};
+use doorbell_host::{DeviceError, FunctionMemory, Move, Pages, Platform, SharedMemory};
 use doorbell_vfio::VfioUser;
-
-use super::Served;
 
 /// A device that its server and its owner both reach.
 pub struct Shared<D>(pub Arc<Mutex<D>>);
@@ -75,15 +74,33 @@ impl<D: FunctionMemory> FunctionMemory for Shared<D> {
     fn messages(&self, queue: u8) -> u64 {
         self.device().messages(queue)
     }
+
+    fn take_moves(&mut self) -> Vec<Move> {
+        self.device().take_moves()
+    }
 }
 
-/// A client of the function, whose driver has the rights of the device's owner too.
+/// What a client does with what belongs to the device's owner.
+pub enum Page0 {
+    /// It is the owner, in the process of the server, and gives the device its time.
+    Owned(Arc<Mutex<dyn FunctionMemory>>),
+    /// It is not, and is told so.
+    Refused,
+    /// It is not, and is let believe that it has set what concerns it alone: wait states, time-out, its workers, its queue pair. Of windows it is told that
+    /// there are none.
+    Ignored {
+        /// As they were set last.
+        wait_states: u32,
+    },
+}
+
+/// A client of the function, whose driver may have the rights of the device's owner too.
 pub struct Owner {
     client: VfioUser,
     /// Where its messages are to go, as its driver says it to the table.
     message: u64,
     memory: Option<SharedMemory>,
-    device: Arc<Mutex<dyn FunctionMemory>>,
+    page0: Page0,
 }
 
 /// What it has set goes before its client does: a reset of the function starts queue pairs.
@@ -99,16 +116,16 @@ fn is_owners(register: Register) -> bool {
 }
 
 impl Owner {
-    /// Connects to the socket of `served`, once its last client's function is reset.
-    pub fn connect(served: &Served, device: Arc<Mutex<dyn FunctionMemory>>) -> Result<Self, DeviceError> {
+    /// Connects to the socket, once its last client's function is reset.
+    pub fn connect(socket: &Path, page0: Page0) -> Result<Self, DeviceError> {
         let deadline = Instant::now() + Duration::from_secs(5);
         let client = loop {
-            match VfioUser::open(served.socket(0)) {
+            match VfioUser::open(socket) {
                 Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
                 opened => break opened?,
             }
         };
-        let mut owner = Self { client, message: 0, memory: None, device };
+        let mut owner = Self { client, message: 0, memory: None, page0 };
         owner.restore()?;
         Ok(owner)
     }
@@ -116,6 +133,7 @@ impl Owner {
     /// Gives page 0 what the server had set there.
     fn restore(&mut self) -> Result<(), DeviceError> {
         let _ = self.client.write_register(Register::Control, 0);
+        let Page0::Owned(_) = self.page0 else { return Ok(()) };
         for (register, value) in [
             (Register::WaitStates, 0),
             (Register::BusTimeout, 0),
@@ -143,28 +161,58 @@ impl Platform for Owner {
     }
 
     fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
-        if is_owners(register) {
-            return self.device.lock().unwrap().write_register(register, value);
+        if !is_owners(register) {
+            return self.client.write_register(register, value);
         }
-        self.client.write_register(register, value)
+        match (&mut self.page0, register) {
+            (Page0::Owned(device), _) => device.lock().unwrap().write_register(register, value),
+            (Page0::Ignored { wait_states }, Register::WaitStates) => {
+                *wait_states = value;
+                Ok(())
+            }
+            (Page0::Ignored { .. }, Register::BusTimeout | Register::FnWorkers) => Ok(()),
+            (Page0::Ignored { .. }, Register::QueueFunction) if value == 0 => Ok(()),
+            // The table of messages is the function's own, in the place where page 0 has it.
+            (_, Register::MessageAddressLo | Register::MessageAddressHi | Register::MessageData) => {
+                self.client.write_register(register, value)
+            }
+            (_, Register::MessageControl) => self.client.write_register(register, value),
+            _ => {
+                let device = self.name().to_owned();
+                Err(DeviceError::WriteRefused { device, register, value })
+            }
+        }
     }
 
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
-        // Its own vectors are pending in the table that it sees.
-        if is_owners(register) && register != Register::MessagesPending {
-            return self.device.lock().unwrap().read_register(register);
+        match (&self.page0, register) {
+            // Its own vectors are pending in the table that it sees.
+            (Page0::Owned(device), _) if is_owners(register) && register != Register::MessagesPending => {
+                device.lock().unwrap().read_register(register)
+            }
+            (Page0::Ignored { .. }, Register::CapWindows) => Ok(0),
+            (Page0::Ignored { wait_states }, Register::WaitStates) => Ok(*wait_states),
+            _ => self.client.read_register(register),
         }
-        self.client.read_register(register)
     }
 
     fn read_worker(&mut self, worker: u8, register: Register) -> Result<u32, DeviceError> {
-        self.device.lock().unwrap().read_worker(worker, register)
+        match &self.page0 {
+            Page0::Owned(device) => device.lock().unwrap().read_worker(worker, register),
+            _ => Err(DeviceError::ReadRefused { device: self.name().to_owned(), register }),
+        }
     }
 
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
-        self.device.lock().unwrap().advance(want)?;
+        if let Page0::Owned(device) = &self.page0 {
+            device.lock().unwrap().advance(want)?;
+        }
         // What has been sent meanwhile comes with an answer.
         self.client.read_register(Register::State).map(drop)
+    }
+
+    fn runs_alone(&self) -> bool {
+        !matches!(self.page0, Page0::Owned(_))
     }
 
     fn route(&mut self, memory: &SharedMemory, offset: usize) -> Result<(), DeviceError> {

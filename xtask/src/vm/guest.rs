@@ -12,8 +12,8 @@ use doorbell_setup::shell;
 
 /// What each line of the guest's own begins with; before the first, the firmware has cleared the screen.
 pub const MARK: &str = "vm:";
-/// Behind it stand the arguments of a program that starts.
-pub const STARTED: &str = "vm: doorbell ";
+/// Behind it stands a program that starts, with its arguments.
+pub const STARTED: &str = "vm: run ";
 /// Behind it stands the exit code of a program.
 pub const ENDED: &str = "vm: ended with";
 /// Where a trace lies in the guest.
@@ -25,15 +25,26 @@ const INIT: &str = include_str!("init.sh");
 const MODULES: [&str; 6] =
     ["irqbypass", "vfio", "vfio_virqfd", "vfio_iommu_type1", "vfio-pci-core", "vfio-pci"];
 
-/// Packs it into `folder`; the file is for QEMU's `-initrd`. The guest runs `doorbell` with each command of a round at once, and the
-/// rounds one after the other.
+/// Programs that run at once, after each function was bound to vfio-pci anew.
+#[derive(Debug, Default)]
+pub struct Round {
+    /// Programs with their arguments, as a shell reads them.
+    pub starts: Vec<String>,
+    /// Lines of the shell, while they run.
+    pub meanwhile: Vec<String>,
+}
+
+/// Packs it into `folder`; the file is for QEMU's `-initrd`. The guest runs the rounds one after the other.
+///
+/// # Errors
+/// When a file cannot be written, or a library of a program is not found.
 pub fn pack(
     folder: &Path,
     packages: &Packages,
-    program: &Path,
+    programs: &[&Path],
     trace: Option<&Path>,
     addresses: &[String],
-    rounds: &[Vec<String>],
+    rounds: &[Round],
 ) -> Result<PathBuf> {
     let tree = Tree(folder.join("guest"));
     if tree.0.exists() {
@@ -44,9 +55,11 @@ pub fn pack(
     }
     let busybox = packages.busybox();
     tree.copy(&busybox, "bin/busybox")?;
-    tree.copy(program, "usr/bin/doorbell")?;
-    for library in libraries(program)? {
-        tree.copy(&library, library.strip_prefix("/").unwrap_or(&library))?;
+    for program in programs {
+        tree.copy(program, Path::new("usr/bin").join(program.file_name().context("a program has no name")?))?;
+        for library in libraries(program)? {
+            tree.copy(&library, library.strip_prefix("/").unwrap_or(&library))?;
+        }
     }
     if let Some(trace) = trace {
         tree.copy(trace, TRACE.trim_start_matches('/'))?;
@@ -69,11 +82,12 @@ pub fn pack(
 }
 
 /// What the guest's first program does once it is ready.
-fn script(addresses: &[String], rounds: &[Vec<String>]) -> String {
+fn script(addresses: &[String], rounds: &[Round]) -> String {
     let bind: String = addresses.iter().map(|address| format!("rebind {address}\n")).collect();
-    let round = |commands: &Vec<String>| {
-        let start: String = commands.iter().map(|command| format!("start {command}\n")).collect();
-        format!("{bind}{start}settle\n")
+    let round = |Round { starts, meanwhile }: &Round| {
+        let start: String = starts.iter().map(|program| format!("start {program}\n")).collect();
+        let meanwhile: String = meanwhile.iter().map(|line| format!("{line}\n")).collect();
+        format!("{bind}{start}{meanwhile}settle\n")
     };
     rounds.iter().map(round).collect::<String>() + "finish\n"
 }
@@ -160,7 +174,15 @@ mod tests {
                          doorbell() { sleep \"$2\"; echo \"ran $1\"; return \"$3\"; }\n\
                          rebind() { echo \"bound $1\"; }\n\
                          finish() { rm -r \"$tmp\"; }\n";
-        let rounds = [vec!["slow 0.3 0".to_owned(), "fast 0 3".to_owned()], vec!["last 0 1".to_owned()]];
+        let round = |starts: &[&str], meanwhile: &[&str]| {
+            let [starts, meanwhile] =
+                [starts, meanwhile].map(|lines| lines.iter().map(|&line| line.to_owned()).collect());
+            Round { starts, meanwhile }
+        };
+        let rounds = [
+            round(&["doorbell slow 0.3 0", "doorbell fast 0 3"], &[]),
+            round(&["doorbell last 0 1"], &["echo meanwhile"]),
+        ];
         let text = format!("{stand_ins}{functions}{}", script(&["A".to_owned()], &rounds));
         let output = Command::new("sh").args(["-c", &text]).output().unwrap();
         let told = String::from_utf8(output.stdout).unwrap();
@@ -168,14 +190,15 @@ mod tests {
             told.lines().collect::<Vec<_>>(),
             [
                 "bound A",
-                "vm: doorbell slow 0.3 0",
-                "vm: doorbell fast 0 3",
+                "vm: run doorbell slow 0.3 0",
+                "vm: run doorbell fast 0 3",
                 "ran slow",
                 "vm: ended with 0",
                 "ran fast",
                 "vm: ended with 3",
                 "bound A",
-                "vm: doorbell last 0 1",
+                "vm: run doorbell last 0 1",
+                "meanwhile",
                 "ran last",
                 "vm: ended with 1",
             ],

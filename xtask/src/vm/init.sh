@@ -19,14 +19,14 @@ rebind() {
     "$(basename "$(readlink "$function/iommu_group")"), is bound to $(basename "$(readlink "$function/driver")")"
 }
 
-# Starts `doorbell` with these arguments.
+# Starts a program with its arguments.
 first=1
 last=0
 start() {
   last=$((last + 1))
-  echo "vm: doorbell $*"
+  echo "vm: run $*"
   {
-    doorbell "$@" < /dev/null > "$tmp/out.$last" 2>&1
+    "$@" < /dev/null > "$tmp/out.$last" 2>&1
     echo $? > "$tmp/code.$last"
   } &
 }
@@ -39,6 +39,13 @@ settle() {
     echo "vm: ended with $(cat "$tmp/code.$first")"
     first=$((first + 1))
   done
+}
+
+# Resets the function at this address, whoever has it open.
+reset_function() {
+  if echo 1 > "/sys/bus/pci/devices/$1/reset"; then
+    echo "vm: $1 was reset"
+  fi
 }
 
 finish() {

@@ -10,7 +10,7 @@ use doorbell_host::{Device, DeviceError, QueueConfig};
 use doorbell_lm::text::Text;
 use doorbell_lm::{About, Image};
 use doorbell_runtime::pipeline::{
-    Busy, Language, Lost, Options, PromptSource, Publisher, SequenceMemory, TrajectoryStage, Weights,
+    Busy, Language, Lost, Options, Partial, PromptSource, Publisher, SequenceMemory, TrajectoryStage, Weights,
 };
 use doorbell_runtime::reward::{JudgeError, Texts};
 use doorbell_runtime::rollout::RolloutId;
@@ -279,8 +279,8 @@ impl TrajectoryStage for Checked {
         self.inner.stored(out)
     }
 
-    fn lost(&mut self, lost: Lost) {
-        self.inner.lost(lost);
+    fn lost(&mut self, lost: Lost, partial: Partial) {
+        self.inner.lost(lost, partial);
     }
 
     fn has_failed(&self) -> bool {

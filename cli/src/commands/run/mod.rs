@@ -30,6 +30,7 @@ use super::trace;
 use crate::failure::{DIFFERENT, Failure};
 use crate::models;
 use crate::output::{self, Sink};
+use crate::signals::Signals;
 use doorbell_devices::Kind;
 use language::{Models, Publishing, Verdict};
 use prompts::Prompts;
@@ -317,10 +318,12 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     let warm_up = args.strict.then_some((rollouts * args.warm_up).ceil() as u64);
     let publisher = (args.publish_every > 0 || publishing.is_some()).then(|| pipeline.publisher());
     let over = AtomicBool::new(false);
+    let signals = Signals::catch()?;
     let ran = thread::scope(|scope| {
         let feed = Feed::repeated(&trace.requests, args.repeat);
-        let hot =
-            thread::Builder::new().name("hot".into()).spawn_scoped(scope, || hot(pipeline, feed, warm_up));
+        let hot = thread::Builder::new()
+            .name("hot".into())
+            .spawn_scoped(scope, || hot(pipeline, feed, warm_up, &signals));
         let hot =
             hot.map_err(|error| Failure::failed(format!("the hot thread could not be started: {error}")))?;
         let publisher =
@@ -396,18 +399,23 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     // How the run went matters more than where it could not be written.
     Ok(match failures.first() {
         _ if !report.succeeded() => ExitCode::from(DIFFERENT),
+        _ if signals.come() => signals.exit_code(),
         Some(failure) => failure.exit_code(),
         None => ExitCode::SUCCESS,
     })
 }
 
-/// The hot thread. With `warm_up`, it is watched once that many rollouts have ended.
-fn hot(mut pipeline: Pipeline, mut feed: Feed<'_>, warm_up: Option<u64>) -> Ran {
+/// The hot thread. With `warm_up`, it is watched once that many rollouts have ended. Once a signal has come nothing more is admitted, what decodes is
+/// aborted, and what has ended is stored.
+fn hot(mut pipeline: Pipeline, mut feed: Feed<'_>, warm_up: Option<u64>, signals: &Signals) -> Ran {
     let start = Instant::now();
-    let (result, facts) = match warm_up {
-        None => (pipeline.run(&mut feed, |_| false), None),
-        Some(warm_up) => strict::run(&mut pipeline, &mut feed, warm_up),
+    let (mut result, facts) = match warm_up {
+        None => (pipeline.run(&mut feed, |_| signals.come()), None),
+        Some(warm_up) => strict::run(&mut pipeline, &mut feed, warm_up, signals),
     };
+    if result.is_ok() && signals.come() {
+        result = pipeline.abort_all().and_then(|_| pipeline.run(&mut Feed::new(&[]), |_| false));
+    }
     Ran { pipeline, result, facts, wall: start.elapsed(), refused: None }
 }
 

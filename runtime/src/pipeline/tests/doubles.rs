@@ -610,7 +610,7 @@ impl TrajectoryStage for Store {
         wanted
     }
 
-    fn lost(&mut self, lost: Lost) {
+    fn lost(&mut self, lost: Lost, _: Partial) {
         self.notes.1.lock().unwrap_or_else(PoisonError::into_inner).push(lost);
     }
 

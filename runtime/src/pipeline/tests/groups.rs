@@ -34,7 +34,7 @@ fn sent(setup: &Setup) -> (Vec<HwDesc>, Pipeline) {
 fn r17_members_follow_their_prefill_at_once() {
     let setup = Setup { depth: 1024, ..Setup::new(8, Options { slots: 32, group: 4, ..Options::default() }) };
     let (descs, pipeline) = sent(&setup);
-    assert!(pipeline.device_groups);
+    assert!(pipeline.features.groups > 0);
     let prefills: Vec<_> = descs.iter().filter(|desc| is_prefill(desc)).collect();
     assert_eq!(prefills.len(), 8);
     for prefill in prefills {
@@ -55,7 +55,7 @@ fn without_groups_members_wait_for_their_prefill() {
     let plain = Setup::new(8, Options { slots: 32, group: 4, checkpoint: 16, ..Options::default() });
     let setup = Setup { less: Features { groups: 0, ..plain.less }, ..plain };
     let (pipeline, stored) = setup.run();
-    assert!(!pipeline.device_groups);
+    assert_eq!(pipeline.features.groups, 0);
     assert_eq!(stored.len(), 32);
     let (descs, _) = sent(&setup);
     assert!(

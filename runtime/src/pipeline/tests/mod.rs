@@ -6,11 +6,12 @@ mod language;
 mod lives;
 mod policies;
 mod rewards;
+mod terms;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use doorbell_contract::{Capability, Counter, HwDesc, Opcode, PREFIX_NONE, PolicyMode, mix};
+use doorbell_contract::{Capability, Counter, HwDesc, MEMBERS_MAX, Opcode, PREFIX_NONE, PolicyMode, mix};
 use doorbell_engine::{Engine, NO_RANGES, Ranges, RewardModel};
 use doorbell_host::{Division, Driver, Ports, QueueConfig, Sharded};
 use doorbell_trace::{Generator, Request};
@@ -307,7 +308,11 @@ impl Setup {
         assert_eq!(pipeline.ended(), values.rollouts_admitted, "seed {}: a rollout got lost", self.seed);
         assert!(pipeline.is_idle());
         assert_eq!(pipeline.free_groups.len(), self.options.slots as usize, "groups are kept");
-        let opened = if pipeline.device_groups { values.prefills } else { 0 };
+        let opened = if pipeline.features.groups > 0 && (2..=MEMBERS_MAX).contains(&self.options.group) {
+            values.prefills
+        } else {
+            0
+        };
         assert_eq!(values.groups_done, opened, "R17: a group that was opened has ended");
         assert_eq!(pipeline.first_error(), None, "the device has refused what the host should not have sent");
         let counts = pipeline.kv.counts();

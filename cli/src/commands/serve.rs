@@ -1,0 +1,207 @@
+//! `doorbell serve`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use doorbell_devices::{Kind, Memory, Settings};
+use doorbell_host::QueueConfig;
+use doorbell_lm::text::Text;
+use doorbell_npu::Published;
+use doorbell_serve::engine::{Engine, Size};
+use doorbell_serve::http::{Limits, Server, Setup, serve};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::busy::Busy;
+use crate::failure::Failure;
+use crate::models;
+use crate::output;
+
+/// Bytes of keys and values if nobody says how many blocks.
+const ARENA: u64 = 1 << 30;
+/// KV blocks at most if nobody says how many.
+const BLOCKS: u64 = 1 << 16;
+/// Tokens of a KV block.
+const BLOCK_TOKENS: u32 = 32;
+/// Exit codes of a server that a signal ended.
+const INTERRUPTED: u8 = 130;
+const TERMINATED: u8 = 143;
+
+/// Serves a language model over HTTP, by the requests of OpenAI, vLLM and SGLang, until a signal ends it. Rollouts run on any device; pausing them,
+/// new weights and aborts are requests too.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A name (`doorbell model list`), an image, a GGUF file or a directory of Hugging Face
+    #[arg(long, default_value = models::DEFAULT)]
+    model: String,
+    /// Device to run on: model, rtl or gpu
+    #[arg(long, default_value = "model")]
+    device: String,
+    /// Address to listen at; port 0 takes one that is free
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
+    listen: String,
+    /// Name that clients call the model by; that of --model if it is not given
+    #[arg(long, value_name = "NAME")]
+    served_model_name: Option<String>,
+    /// Name of the version of the weights that it begins with
+    #[arg(long, value_name = "NAME", default_value = "0")]
+    weight_version: String,
+    /// Rollouts at a time
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    slots: u32,
+    /// Longest prompt, in tokens; by default as long as the model takes, at most 4096
+    #[arg(long, value_name = "N")]
+    max_prompt: Option<u32>,
+    /// Longest answer, in tokens; by default as long as the model takes, at most 4096
+    #[arg(long, value_name = "N")]
+    max_answer: Option<u32>,
+    /// Blocks of keys and values, of 32 positions each; by default enough for all slots, at most 1 GiB
+    #[arg(long, value_name = "N")]
+    kv_blocks: Option<u32>,
+    /// Workers of the rtl; by default as many as it is built with
+    #[arg(long, value_name = "N")]
+    workers: Option<u32>,
+    /// Tokens between looks at an answer that is streamed or has stops
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    checkpoint: u32,
+    /// Decides what is drawn for requests without a seed
+    #[arg(long, default_value_t = 0)]
+    seed: u32,
+    /// File with the chat template, in Jinja, in the place of the model's own
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+    /// Key that clients have to send (Authorization: Bearer KEY); by default that of DOORBELL_API_KEY, if that is set
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
+    /// Requests that may wait for room; what comes beyond is answered with 429
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    max_waiting: usize,
+    /// Connections at a time; others wait
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = connections)]
+    max_connections: usize,
+    /// Bytes of a request
+    #[arg(long, value_name = "N", default_value_t = 32 << 20)]
+    max_body: usize,
+    /// Seconds that a request may take to come
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    request_timeout: u64,
+}
+
+fn connections(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=65_536) => Ok(count),
+        _ => Err("expected 1 to 65536".into()),
+    }
+}
+
+/// Serves.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let (kind, own) = Kind::choose(&args.device)?;
+    let image = models::image(&args.model)?;
+    let shape = image.model.shape;
+    let text = Arc::new(Text::new(&image.about, shape.vocabulary).map_err(Failure::input)?);
+    let ends = image.about.ends.clone();
+    let model = Published::new(image.to_bytes(), &ends).map_err(Failure::input)?;
+    models::fits(&model, kind)?;
+    drop(image);
+    let template = args.chat_template.as_deref().map(template).transpose()?;
+    let size = size(args, &model);
+    let settings = settings(args, &size, &model).and(&own)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::failed(format!("threads cannot be started: {error}")))?;
+    // Before the device is opened: a port that is taken is told at once.
+    let listener = runtime.block_on(TcpListener::bind(&args.listen)).map_err(|error| {
+        Failure::input(format!("cannot listen at {}: {error}; give another address by --listen", args.listen))
+    })?;
+    let address = listener.local_addr().map_err(Failure::failed)?;
+    let device = Busy::during(format!("opening {kind}"), || kind.open(&settings))?;
+    let import = {
+        let (vocabulary, ends) = (shape, ends.clone());
+        Box::new(move |path: &Path| {
+            models::weights(path, vocabulary, &ends, kind).map_err(|failure| failure.to_string())
+        })
+    };
+    let engine = Engine::start(device, size, model, text.clone(), &args.weight_version);
+    let engine = engine.map_err(Failure::input)?;
+    let name = args.served_model_name.clone().unwrap_or_else(|| args.model.clone());
+    let server = Server::new(Setup {
+        model: name.clone(),
+        text,
+        template,
+        positions: shape.context as u32,
+        vocabulary: shape.vocabulary as u32,
+        import,
+        key: args.api_key.clone().or_else(|| std::env::var("DOORBELL_API_KEY").ok()),
+        limits: Limits {
+            body: args.max_body,
+            patience: Duration::from_secs(args.request_timeout),
+            connections: args.max_connections,
+            prompts: 1024,
+        },
+        engine,
+    });
+    let told = server.clone();
+    let code = runtime.block_on(async move {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        output::note(format_args!("{name} on {}: http://{address}", told.engine.device()));
+        let mut code = INTERRUPTED;
+        let over = async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => code = TERMINATED,
+            }
+        };
+        serve(server, listener, over).await?;
+        Ok::<_, std::io::Error>(code)
+    });
+    let code = code.map_err(|error| Failure::failed(format!("the server failed: {error}")))?;
+    Ok(ExitCode::from(code))
+}
+
+fn template(path: &Path) -> Result<String, Failure> {
+    fs::read_to_string(path)
+        .map_err(|error| Failure::input(format!("cannot read the chat template {}: {error}", path.display())))
+}
+
+fn size(args: &Args, model: &Published) -> Size {
+    let record = model.at(0);
+    let longest =
+        |given: Option<u32>| given.unwrap_or(4096).clamp(1, record.positions.saturating_sub(1).max(1));
+    let (prompt_tokens, answer_tokens) = (longest(args.max_prompt), longest(args.max_answer));
+    let positions = record.positions.min(prompt_tokens + answer_tokens);
+    let each = u64::from(positions.div_ceil(BLOCK_TOKENS) + 1);
+    let all = each * u64::from(args.slots);
+    let most = BLOCKS.min(ARENA / record.block_bytes()).max(each);
+    Size {
+        slots: args.slots,
+        members: args.slots.min(64),
+        prompt_tokens,
+        answer_tokens,
+        blocks: args.kv_blocks.unwrap_or(all.min(most) as u32),
+        waiting: args.max_waiting,
+        checkpoint: args.checkpoint,
+        seed: args.seed,
+    }
+}
+
+fn settings(args: &Args, size: &Size, model: &Published) -> Settings {
+    let depth = args.slots.next_power_of_two().clamp(64, 2048);
+    let queue =
+        QueueConfig { sq_depth: depth, cq_depth: depth, workers: args.workers, ..QueueConfig::default() };
+    Settings {
+        queue: size.queue(model, queue),
+        patience: None,
+        memory: Memory { latency: 0..=0, stalls: 0, reorder: false, random: false, seed: args.seed.into() },
+        queues: 1,
+        functions: 1,
+        own_thread: false,
+        socket: None,
+        address: None,
+        gpus: Default::default(),
+        fault: None,
+    }
+}

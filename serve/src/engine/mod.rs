@@ -1,0 +1,507 @@
+//! The engine: a pipeline of the runtime on a thread of its own, and all that reaches it.
+
+mod ask;
+mod control;
+mod intake;
+mod teller;
+mod versions;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use doorbell_contract::{Capability, MEMBERS_MAX, PolicyMode};
+use doorbell_host::{Device, QueueConfig};
+use doorbell_lm::text::Text;
+use doorbell_npu::Published;
+use doorbell_runtime::events::Clock;
+use doorbell_runtime::kv::{AnswerStart, PrefixConfig, Prefixes};
+use doorbell_runtime::metrics::Metrics;
+use doorbell_runtime::pipeline::{
+    Credits, Language, LanguageParts, Options, Parts, Pipeline, PromptSpans, Weights,
+};
+use doorbell_runtime::policy::PolicyKind;
+use doorbell_runtime::reward::Prompts;
+use doorbell_runtime::trajectory::Spans;
+use tokio::sync::{mpsc, oneshot};
+
+pub use ask::{Ask, End, Finish, Piece, Stops, VersionSpan};
+pub use intake::{Load, Refused};
+
+use ask::Job;
+use control::{Command, Control};
+use intake::{Intake, Queue};
+use teller::Memory;
+use versions::Names;
+
+/// Tokens of a KV block.
+const BLOCK_TOKENS: u32 = 32;
+/// How long the hot thread rests at a time while nothing lives.
+const REST: Duration = Duration::from_millis(50);
+/// The same while rollouts wait at the gate, and something might be aborted or published.
+const SHORT_REST: Duration = Duration::from_micros(200);
+
+/// How large an engine is.
+#[derive(Clone, Debug)]
+pub struct Size {
+    /// Rollouts at a time.
+    pub slots: u32,
+    /// Answers to a prompt, at most 64 of them.
+    pub members: u32,
+    /// Longest prompt, in tokens.
+    pub prompt_tokens: u32,
+    /// Longest answer, in tokens.
+    pub answer_tokens: u32,
+    /// Blocks of keys and values, of 32 positions each.
+    pub blocks: u32,
+    /// Asks that may wait for room.
+    pub waiting: usize,
+    /// Tokens between checkpoints of answers that are told as they come, or end by a stop of the client's.
+    pub checkpoint: u32,
+    /// Decides what is drawn for asks without a key.
+    pub seed: u32,
+}
+
+impl Size {
+    /// Options of the pipeline, for a model.
+    pub fn options(&self, model: &Published) -> Options {
+        let record = model.at(0);
+        Options {
+            slots: self.slots,
+            group: self.members.clamp(1, MEMBERS_MAX.min(self.slots)),
+            checkpoint: self.checkpoint,
+            eos_stops: true,
+            seed: self.seed,
+            max_output_tokens: self.answer_tokens,
+            credits: Credits::new(self.slots),
+            logprobs: true,
+            scores_prompts: true,
+            language: Some(Language {
+                positions: record.positions,
+                block_bytes: record.block_bytes(),
+                sharpness: 0,
+                max_prompt_tokens: self.prompt_tokens,
+                prefill_tokens: 0,
+                swap_blocks: 0,
+            }),
+            ..Options::default()
+        }
+    }
+
+    /// What the device's queue pair needs.
+    pub fn queue(&self, model: &Published, config: QueueConfig) -> QueueConfig {
+        let options = self.options(model);
+        QueueConfig {
+            token_bytes: options.token_bytes(),
+            logp_bytes: options.logp_bytes(),
+            kv_bytes: options.kv_bytes(),
+            model_bytes: Weights::region_bytes(model.memory.len() as u64, true),
+            arena_bytes: [u64::from(self.blocks) * model.at(0).block_bytes(), 0, 0, 0],
+            length_limit: options.length_limit,
+            ..config
+        }
+    }
+
+    /// Blocks that an ask needs.
+    fn need(&self, prompt: u32, answer: u32, members: u32) -> u32 {
+        let prompt = prompt.saturating_sub(1);
+        let (whole, partial) = (prompt / BLOCK_TOKENS, prompt % BLOCK_TOKENS);
+        whole + u32::from(partial > 0) + members.saturating_mul((partial + answer).div_ceil(BLOCK_TOKENS))
+    }
+}
+
+/// Why an engine could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The pipeline cannot be.
+    #[error("{0}")]
+    Pipeline(String),
+    /// The device lacks something.
+    #[error("device {device} {lacks}")]
+    Device {
+        /// Its name.
+        device: String,
+        /// What it lacks, and what to do.
+        lacks: &'static str,
+    },
+    /// A thread could not be started.
+    #[error("a thread of the engine could not be started: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Whether the engine decodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pause {
+    /// It does.
+    #[default]
+    Running,
+    /// What decodes goes on, and nothing new begins.
+    Holding,
+    /// Nothing decodes: rollouts stay where they are.
+    Resting,
+}
+
+/// A running engine. It ends when this is dropped, or by [`Engine::stop`].
+#[derive(Debug)]
+pub struct Engine {
+    intake: Arc<Intake>,
+    commands: Sender<Command>,
+    current: Mutex<String>,
+    metrics: Arc<Metrics>,
+    size: Size,
+    /// Whether the device truncates draws.
+    truncates: bool,
+    device: String,
+    pause: tokio::sync::Mutex<Pause>,
+    /// Why the hot thread ended, once it has.
+    failure: Arc<Mutex<Option<String>>>,
+    hot: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// An ask that lives. Whoever drops it before its end aborts it.
+#[derive(Debug)]
+pub struct Answers {
+    /// What comes of it.
+    pub pieces: mpsc::UnboundedReceiver<Piece>,
+    /// Names it for [`Engine::abort`].
+    pub ticket: u64,
+    cancelled: Arc<AtomicBool>,
+    intake: Arc<Intake>,
+    commands: Sender<Command>,
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        abort(&self.intake, &self.commands, &self.cancelled, self.ticket);
+    }
+}
+
+fn abort(intake: &Intake, commands: &Sender<Command>, cancelled: &AtomicBool, ticket: u64) {
+    cancelled.store(true, Ordering::Release);
+    if let Some(number) = intake.cancel(ticket) {
+        // Where the control is gone the engine has ended.
+        let _ = commands.send(Command::Abort(number));
+    }
+}
+
+impl Engine {
+    /// Starts one on `device`, which was opened with [`Size::queue`], and publishes `model` as the version `name`.
+    ///
+    /// # Errors
+    /// If the device or the size cannot run it.
+    pub fn start(
+        device: Box<dyn Device>,
+        size: Size,
+        model: Published,
+        text: Arc<Text>,
+        name: &str,
+    ) -> Result<Engine, StartError> {
+        let options = size.options(&model);
+        let features = device.features();
+        let device_name = device.name().to_owned();
+        let lacks = |lacks| StartError::Device { device: device_name.clone(), lacks };
+        if features.engines < 2 {
+            return Err(lacks("has no engine for language models (CAP_ENGINES); use one that has"));
+        }
+        if features.policy_slots < 2 {
+            return Err(lacks("has one version of the policy only (CAP_POLICY_SLOTS); use one that has two"));
+        }
+        if !features.capability.contains(Capability::LOGP) {
+            return Err(lacks("gives no log-probabilities (LOGP); use one that does"));
+        }
+        let slots = options.slots;
+        let spans = Spans::new(slots, options.max_output_tokens);
+        let memory = Memory {
+            tokens: device.token_regions(),
+            logps: device.logp_regions(),
+            spans: spans.clone(),
+            options: options.clone(),
+        };
+        let intake = Arc::new(Intake::default());
+        let names = Names::default();
+        let (told, checkpoints, answers) = teller::start(text, names.clone(), intake.clone(), &memory)?;
+        let (commands, commanded) = channel();
+        let mut queue = Queue::new(intake.clone(), told, commands.clone(), size.checkpoint);
+        let failed = |error: &dyn std::fmt::Display| StartError::Pipeline(error.to_string());
+        let kv = Prefixes::new(PrefixConfig {
+            blocks: size.blocks,
+            block_tokens: BLOCK_TOKENS,
+            answer_start: AnswerStart::SamePage,
+            prefixes: slots,
+            branches: slots,
+            prompt_tokens: size.prompt_tokens,
+            answer_tokens: size.answer_tokens,
+            ..PrefixConfig::default()
+        })
+        .map_err(|error| failed(&error))?;
+        let metrics = Arc::new(Metrics::new(&format!("serve on {device_name}"), Clock::new(), None));
+        let weights = Weights::new(&*device, model.memory.len() as u64);
+        let parts = Parts {
+            device,
+            sq_start: None,
+            policy: PolicyKind::Fifo.build(slots),
+            kv,
+            rewards: Box::new(checkpoints),
+            prompts: Prompts::new(slots, 0),
+            trajectories: Box::new(answers),
+            spans,
+            language: Some(LanguageParts {
+                prompts: Box::new(queue.prompt()),
+                made: PromptSpans::new(&options),
+            }),
+            recorder: None,
+            metrics: metrics.clone(),
+        };
+        let mut pipeline = Pipeline::new(options, parts).map_err(|error| failed(&error))?;
+        let control = Control {
+            commands: commanded,
+            aborts: pipeline.abort_handle(),
+            publisher: pipeline.publisher().without_waiting(),
+            weights,
+            gate: pipeline.gate(),
+            names: names.clone(),
+            intake: intake.clone(),
+            current: 0,
+            published: None,
+        };
+        let failure = Arc::new(Mutex::new(None));
+        let (noted, rests, gate) = (failure.clone(), intake.clone(), pipeline.gate());
+        let run = move || {
+            let ended = pipeline.run(&mut queue, |pipeline| {
+                if pipeline.is_idle() {
+                    rests.rest(REST);
+                } else if gate.is_at_rest() {
+                    rests.rest(SHORT_REST);
+                }
+                false
+            });
+            let why = ended.err().map_or("it was stopped".to_owned(), |error| error.to_string());
+            *noted.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
+            rests.close(&Finish::Failed(format!("the engine has ended: {why}")));
+        };
+        let hot = thread::Builder::new().name("hot".into()).spawn(run)?;
+        thread::Builder::new().name("control".into()).spawn(move || control.run())?;
+        let engine = Engine {
+            intake,
+            commands,
+            current: Mutex::new(name.to_owned()),
+            metrics,
+            truncates: features.capability.contains(Capability::TRUNCATION),
+            device: device_name,
+            size,
+            pause: tokio::sync::Mutex::default(),
+            failure,
+            hot: Mutex::new(Some(hot)),
+        };
+        let published = engine.send_publish(Box::new(model), name, PolicyMode::Wait);
+        published
+            .blocking_recv()
+            .unwrap_or(Err("the engine has ended".into()))
+            .map_err(StartError::Pipeline)?;
+        Ok(engine)
+    }
+
+    /// Takes an ask that [`check`](Self::check) finds right.
+    ///
+    /// # Errors
+    /// If as many wait as may, or the engine has ended.
+    pub fn ask(&self, ask: Ask) -> Result<Answers, Refused> {
+        let (to, pieces) = mpsc::unbounded_channel();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let flag = cancelled.clone();
+        let ticket = self.intake.ask(self.size.waiting, |ticket| Job { ticket, ask, to, cancelled: flag })?;
+        let (intake, commands) = (self.intake.clone(), self.commands.clone());
+        Ok(Answers { pieces, ticket, cancelled, intake, commands })
+    }
+
+    /// What is wrong with an ask, if it can never run.
+    ///
+    /// # Errors
+    /// The reason, with what to do.
+    pub fn check(&self, ask: &Ask) -> Result<(), String> {
+        let size = &self.size;
+        let prompt = ask.prompt.len() as u32;
+        let most = size.members.min(size.slots);
+        if ask.members == 0 || ask.members > most {
+            return Err(format!("n is {}; it must be 1 to {most}", ask.members));
+        }
+        if prompt == 0 {
+            return Err("the prompt has no tokens; give at least one".into());
+        }
+        if prompt > size.prompt_tokens {
+            return Err(format!(
+                "the prompt has {prompt} tokens, and there is room for {}",
+                size.prompt_tokens
+            ));
+        }
+        if ask.most == 0 || ask.most > size.answer_tokens {
+            return Err(format!("max_tokens is {}; it must be 1 to {}", ask.most, size.answer_tokens));
+        }
+        let need = size.need(prompt, ask.most, ask.members);
+        if need > size.blocks {
+            return Err(format!(
+                "{} answers of {} tokens to a prompt of {prompt} need {need} KV blocks, and there are {}; ask for fewer or shorter ones",
+                ask.members, ask.most, size.blocks
+            ));
+        }
+        let draws = &ask.draws;
+        if !self.truncates && (draws.top_k, draws.top_p, draws.min_p) != (0, 0, 0) {
+            return Err(format!(
+                "top_k, top_p and min_p need a device that truncates draws (CAPABILITY.TRUNCATION), and {} does not; leave them out",
+                self.device
+            ));
+        }
+        Ok(())
+    }
+
+    /// How many asks there are.
+    pub fn load(&self) -> Load {
+        self.intake.load()
+    }
+
+    /// Aborts these asks, or all that live; waits until they have ended.
+    pub async fn abort(&self, tickets: Option<&[u64]>) {
+        let live = self.intake.tickets();
+        let wanted: Option<HashSet<u64>> = tickets.map(|tickets| tickets.iter().copied().collect());
+        let tickets: Vec<u64> = live
+            .into_iter()
+            .filter(|ticket| wanted.as_ref().is_none_or(|wanted| wanted.contains(ticket)))
+            .collect();
+        for &ticket in &tickets {
+            if let Some(number) = self.intake.cancel(ticket) {
+                let _ = self.commands.send(Command::Abort(number));
+            }
+        }
+        self.intake.until_gone(&tickets).await;
+    }
+
+    /// Whether it decodes.
+    pub async fn pause_of(&self) -> Pause {
+        *self.pause.lock().await
+    }
+
+    /// Lets nothing new begin; waits until all that live have ended, after they were aborted if `aborts`.
+    pub async fn hold(&self, aborts: bool) {
+        let mut pause = self.pause.lock().await;
+        self.intake.hold(true);
+        if *pause == Pause::Resting {
+            // What waits at the gate ends only behind it.
+            if !aborts {
+                let _ = self.commands.send(Command::GoOn);
+            }
+        }
+        *pause = Pause::Holding;
+        // What waits for room stays for later, unless it is aborted.
+        if aborts {
+            self.intake.until_seen().await;
+            self.abort(None).await;
+            return;
+        }
+        self.intake.until_seen().await;
+        let running = self.intake.running();
+        self.intake.until_gone(&running).await;
+    }
+
+    /// Brings what decodes to rest: rollouts keep what they have, and wait for [`resume`](Self::resume).
+    ///
+    /// # Errors
+    /// If the device refuses that.
+    pub async fn rest(&self) -> Result<(), String> {
+        let mut pause = self.pause.lock().await;
+        self.intake.hold(true);
+        let (done, rested) = oneshot::channel();
+        let _ = self.commands.send(Command::Rest(done));
+        rested.await.unwrap_or(Err("the engine has ended".into()))?;
+        *pause = Pause::Resting;
+        Ok(())
+    }
+
+    /// Lets everything go on.
+    pub async fn resume(&self) {
+        let mut pause = self.pause.lock().await;
+        let _ = self.commands.send(Command::GoOn);
+        self.intake.hold(false);
+        *pause = Pause::Running;
+    }
+
+    /// Publishes weights as version `name`. `mode` says what becomes of rollouts that decode: with `Keep` they go on under it.
+    ///
+    /// # Errors
+    /// If the device refuses it, or rollouts still decode under the version before the present one: then the present one goes on.
+    pub async fn publish(&self, weights: Box<Published>, name: &str, mode: PolicyMode) -> Result<(), String> {
+        // A pause and a publish do not overlap.
+        let _pause = self.pause.lock().await;
+        let published = self.send_publish(weights, name, mode);
+        published.await.unwrap_or(Err("the engine has ended".into()))?;
+        name.clone_into(&mut self.current.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(())
+    }
+
+    fn send_publish(
+        &self,
+        weights: Box<Published>,
+        name: &str,
+        mode: PolicyMode,
+    ) -> oneshot::Receiver<Result<(), String>> {
+        let (done, published) = oneshot::channel();
+        let _ = self.commands.send(Command::Publish { weights, name: name.to_owned(), mode, done });
+        published
+    }
+
+    /// Gives the version that is resident another name.
+    pub fn rename(&self, name: &str) {
+        let _ = self.commands.send(Command::Rename(name.to_owned()));
+        name.clone_into(&mut self.current.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Name of the version that is resident.
+    pub fn version(&self) -> String {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How large it is.
+    pub fn size(&self) -> &Size {
+        &self.size
+    }
+
+    /// Name of the device.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Counters and times of the pipeline.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Why it has ended, if it has.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes nothing new, aborts all that live, and waits until the pipeline has ended.
+    pub async fn stop(&self) {
+        self.intake.close(&Finish::Aborted);
+        let _ = self.commands.send(Command::GoOn);
+        self.abort(None).await;
+        let hot = self.hot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(hot) = hot {
+            let _ = tokio::task::spawn_blocking(move || hot.join()).await;
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.intake.close(&Finish::Aborted);
+        for ticket in self.intake.tickets() {
+            if let Some(number) = self.intake.cancel(ticket) {
+                let _ = self.commands.send(Command::Abort(number));
+            }
+        }
+        let _ = self.commands.send(Command::GoOn);
+    }
+}

@@ -1,0 +1,441 @@
+//! What becomes of rollouts, told to whoever asked: the reward stage, which lets answers go on at their checkpoints, and the trajectory stage,
+//! which hears of their ends. Both hand to one thread, which reads tokens, makes text of them and looks for what ends an answer.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use doorbell_host::TokenRegion;
+use doorbell_lm::text::{Stream, Text};
+use doorbell_runtime::pipeline::{Lost, Options, Partial, RewardStage, RuntimeError, TrajectoryStage};
+use doorbell_runtime::reward::{self, GroupPostError, JudgeFailure, Judged, Moment, Shutdown, Verdict};
+use doorbell_runtime::rollout::RolloutId;
+use doorbell_runtime::trajectory::{self, Finished, Outcome, Span, Spans, Stored, WriterError};
+
+use super::ask::{End, Finish, Job, Piece, VersionSpan};
+use super::intake::Intake;
+use super::versions::Names;
+
+/// What the hot thread tells.
+pub(super) enum Told {
+    /// An ask was admitted, under this number.
+    Admitted(u64, Job),
+    /// An answer is at a checkpoint.
+    Checkpoint(reward::Request),
+    /// An answer has come to its end: what was scored of its prompt may be read.
+    Ended(reward::Request),
+    /// A rollout has ended.
+    Finished(Finished),
+    /// A rollout has ended without a trajectory, with what it has come to.
+    Lost(Lost, Vec<u32>, Vec<i32>, Vec<Span>),
+}
+
+/// Where the device leaves tokens and log-probabilities, and the pipeline their versions.
+#[derive(Clone)]
+pub(super) struct Memory {
+    pub tokens: Vec<TokenRegion>,
+    pub logps: Vec<TokenRegion>,
+    pub spans: Spans,
+    pub options: Options,
+}
+
+impl Memory {
+    /// Tokens of an answer from `from` to `to`, and their log-probabilities if there are any.
+    fn read(&self, shard: u32, offset: u64, from: u32, to: u32) -> Result<(Vec<u32>, Vec<i32>), String> {
+        let at = offset + 4 * u64::from(from);
+        let words = |regions: &[TokenRegion]| {
+            let mut words = vec![0; to.saturating_sub(from) as usize];
+            let region = regions.get(shard as usize).ok_or("there is no such token region")?;
+            region.read(at, &mut words).map_err(|error| error.to_string())?;
+            Ok::<_, String>(words)
+        };
+        let logps = if self.logps.is_empty() { vec![] } else { words(&self.logps)? };
+        Ok((words(&self.tokens)?, logps.into_iter().map(|word| word as i32).collect()))
+    }
+
+    /// Log-probabilities of a prompt's tokens but the first.
+    fn prompt_logps(&self, request: &reward::Request) -> Vec<i32> {
+        let mut words = vec![0; request.prompt_tokens.saturating_sub(1) as usize];
+        let at = self.options.prompt_offset(request.group) + 4;
+        let read = self.logps.get(request.shard as usize).map(|region| region.read(at, &mut words));
+        if matches!(read, Some(Ok(()))) {
+            words.into_iter().map(|word| word as i32).collect()
+        } else {
+            vec![]
+        }
+    }
+
+    fn spans(&self, rollout: RolloutId, count: u32) -> Vec<Span> {
+        self.spans.read(rollout.slot(), count as usize).into_iter().flatten().collect()
+    }
+}
+
+/// The reward stage of the pipeline.
+pub(super) struct Checkpoints {
+    to: Sender<Told>,
+    from: Receiver<Judged>,
+    /// Verdicts on ends, which nobody has to think about.
+    ends: VecDeque<Judged>,
+    posted: usize,
+}
+
+/// The trajectory stage of the pipeline.
+pub(super) struct Answers {
+    to: Sender<Told>,
+    from: Receiver<RolloutId>,
+    memory: Memory,
+    sum: Stored,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Starts the teller's thread; gives what reaches it, and the two stages.
+pub(super) fn start(
+    text: Arc<Text>,
+    names: Names,
+    intake: Arc<Intake>,
+    memory: &Memory,
+) -> std::io::Result<(Sender<Told>, Checkpoints, Answers)> {
+    let (to, told) = channel();
+    let (judge, from) = channel();
+    let (store, stored) = channel();
+    let checkpoints = Checkpoints { to: to.clone(), from, ends: VecDeque::new(), posted: 0 };
+    let of = memory.clone();
+    let run = move || {
+        let mut teller = Teller { text: &text, names, intake, memory: of, asks: HashMap::new() };
+        for told in told {
+            match told {
+                Told::Admitted(number, job) => teller.admitted(number, job),
+                Told::Checkpoint(request) => {
+                    let _ = judge.send(teller.checkpoint(&request));
+                }
+                Told::Ended(request) => teller.ended(&request),
+                Told::Finished(finished) => {
+                    teller.finished(&finished);
+                    let _ = store.send(finished.rollout);
+                }
+                Told::Lost(lost, tokens, logps, spans) => teller.lost(&lost, tokens, logps, &spans),
+            }
+        }
+        teller.fail_all();
+    };
+    let thread = Some(thread::Builder::new().name("teller".into()).spawn(run)?);
+    let answers =
+        Answers { to: to.clone(), from: stored, memory: memory.clone(), sum: Stored::default(), thread };
+    Ok((to, checkpoints, answers))
+}
+
+impl RewardStage for Checkpoints {
+    fn post(&mut self, request: reward::Request) -> Result<(), reward::PostError> {
+        if request.moment == Moment::Checkpoint {
+            let sent = self.to.send(Told::Checkpoint(request));
+            sent.map_err(|_| reward::PostError::NoJudges(request))?;
+        } else {
+            let sent = self.to.send(Told::Ended(request));
+            sent.map_err(|_| reward::PostError::NoJudges(request))?;
+            self.ends.push_back(judged(&request, Ok(Verdict { score: 0, proceed: false })));
+        }
+        self.posted += 1;
+        Ok(())
+    }
+
+    fn post_group(&mut self, requests: &[reward::Request]) -> Result<(), GroupPostError> {
+        requests.iter().try_for_each(|&request| self.post(request)).map_err(|_| GroupPostError::NoJudges)
+    }
+
+    fn collect(&mut self, out: &mut [Judged]) -> Result<usize, RuntimeError> {
+        let mut count = 0;
+        for place in out {
+            let judged = match self.ends.pop_front() {
+                Some(judged) => judged,
+                None => match self.from.try_recv() {
+                    Ok(judged) => judged,
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return Err(RuntimeError::NoJudges),
+                },
+            };
+            *place = judged;
+            count += 1;
+        }
+        self.posted -= count;
+        Ok(count)
+    }
+
+    fn pending(&self) -> usize {
+        self.posted
+    }
+
+    fn shutdown(self: Box<Self>, _: Duration) -> Shutdown {
+        Shutdown { loads: vec![], faults: vec![], more_faults: 0, uncollected: self.posted }
+    }
+}
+
+fn judged(request: &reward::Request, verdict: Result<Verdict, JudgeFailure>) -> Judged {
+    Judged { ticket: request.ticket, rollout: request.rollout, judge: 0, verdict }
+}
+
+impl TrajectoryStage for Answers {
+    fn post(&mut self, finished: Finished) -> Result<(), trajectory::PostError> {
+        self.sum.trajectories += 1;
+        self.sum.tokens += u64::from(finished.answer_tokens);
+        self.to.send(Told::Finished(finished)).map_err(|_| trajectory::PostError::Failed(finished))
+    }
+
+    fn stored(&mut self, out: &mut [RolloutId]) -> usize {
+        let mut count = 0;
+        for (place, id) in out.iter_mut().zip(self.from.try_iter()) {
+            *place = id;
+            count += 1;
+        }
+        count
+    }
+
+    fn lost(&mut self, lost: Lost, partial: Partial) {
+        // The slot is used again once this returns.
+        let read = self.memory.read(partial.shard, partial.offset, 0, partial.answer_tokens);
+        let (tokens, logps) = read.unwrap_or_default();
+        let spans = self.memory.spans(lost.rollout, partial.spans);
+        let _ = self.to.send(Told::Lost(lost, tokens, logps, spans));
+    }
+
+    fn has_failed(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Stored, WriterError> {
+        let Answers { to, thread, sum, .. } = *self;
+        drop(to);
+        match thread.map(JoinHandle::join) {
+            Some(Err(_)) => Err(WriterError::Panicked("the teller panicked".into())),
+            _ => Ok(sum),
+        }
+    }
+}
+
+/// What the teller's thread knows.
+struct Teller<'t> {
+    text: &'t Text,
+    names: Names,
+    intake: Arc<Intake>,
+    memory: Memory,
+    asks: HashMap<u64, Asked<'t>>,
+}
+
+struct Asked<'t> {
+    job: Job,
+    stop_tokens: HashSet<u32>,
+    /// Bytes of the longest text that ends an answer.
+    longest_stop: usize,
+    answers: Vec<Answer<'t>>,
+    prompt_logps: Vec<i32>,
+    left: u32,
+}
+
+/// One of them, as far as it was read.
+struct Answer<'t> {
+    /// Its tokens and log-probabilities that were read, up to what ends it.
+    tokens: Vec<u32>,
+    logps: Vec<i32>,
+    /// Those that were told.
+    told: usize,
+    /// `None` once its text is whole.
+    stream: Option<Stream<'t>>,
+    text: String,
+    /// Bytes of it that were told.
+    shown: usize,
+    /// What ended it, if that was not the device.
+    stopped: Option<Finish>,
+}
+
+impl<'t> Teller<'t> {
+    fn admitted(&mut self, number: u64, job: Job) {
+        let answer = |_| Answer {
+            tokens: vec![],
+            logps: vec![],
+            told: 0,
+            stream: Some(self.text.stream()),
+            text: String::new(),
+            shown: 0,
+            stopped: None,
+        };
+        let asked = Asked {
+            stop_tokens: job.ask.stops.tokens.iter().copied().collect(),
+            longest_stop: job.ask.stops.texts.iter().map(String::len).max().unwrap_or(0),
+            answers: (0..job.ask.members).map(answer).collect(),
+            prompt_logps: vec![],
+            left: job.ask.members,
+            job,
+        };
+        self.asks.insert(number, asked);
+    }
+
+    fn checkpoint(&mut self, request: &reward::Request) -> Judged {
+        let reward::Request { request: number, member, shard, offset, answer_tokens, .. } = *request;
+        let proceed = match self.asks.get_mut(&number) {
+            None => false,
+            Some(asked) => {
+                let known = asked.answers[member as usize].tokens.len() as u32;
+                match self.memory.read(shard, offset, known, answer_tokens) {
+                    Err(_) => return judged(request, Err(JudgeFailure::Tokens)),
+                    Ok((tokens, logps)) => asked.read(self.text, member, &tokens, &logps),
+                }
+                if asked.job.ask.streams {
+                    asked.tell(member, None);
+                }
+                // Who has gone wants no more; the abort is on its way.
+                asked.answers[member as usize].stopped.is_none() && !asked.job.to.is_closed()
+            }
+        };
+        judged(request, Ok(Verdict { score: 0, proceed }))
+    }
+
+    fn ended(&mut self, request: &reward::Request) {
+        if let Some(asked) = self.asks.get_mut(&request.request)
+            && asked.job.ask.scored
+            && asked.prompt_logps.is_empty()
+        {
+            asked.prompt_logps = self.memory.prompt_logps(request);
+        }
+    }
+
+    fn finished(&mut self, finished: &Finished) {
+        let Finished { request, member, answer_tokens, shard, offset, .. } = *finished;
+        let Some(asked) = self.asks.get_mut(&request) else { return };
+        let answer = &asked.answers[member as usize];
+        let mut finish = match finished.outcome {
+            Outcome::Eos => Finish::EndToken,
+            _ => Finish::Length,
+        };
+        if answer.stopped.is_none() {
+            let known = answer.tokens.len() as u32;
+            match self.memory.read(shard, offset, known, answer_tokens) {
+                Ok((tokens, logps)) => asked.read(self.text, member, &tokens, &logps),
+                Err(error) => finish = Finish::Failed(error),
+            }
+        }
+        let spans = self.memory.spans(finished.rollout, finished.spans);
+        self.end(request, member, finish, &spans);
+    }
+
+    fn lost(&mut self, lost: &Lost, tokens: Vec<u32>, logps: Vec<i32>, spans: &[Span]) {
+        let Some(asked) = self.asks.get_mut(&lost.request) else { return };
+        let answer = &asked.answers[lost.member as usize];
+        if answer.stopped.is_none() {
+            let known = answer.tokens.len().min(tokens.len());
+            let logps = logps.get(known..).unwrap_or_default();
+            asked.read(self.text, lost.member, &tokens[known..], logps);
+        }
+        self.end(lost.request, lost.member, lost.why.into(), spans);
+    }
+
+    /// The last that is told of an answer.
+    fn end(&mut self, number: u64, member: u32, finish: Finish, spans: &[Span]) {
+        let Some(asked) = self.asks.get_mut(&number) else { return };
+        let answer = &mut asked.answers[member as usize];
+        let finish = answer.stopped.take().unwrap_or(finish);
+        if let Some(stream) = answer.stream.take() {
+            answer.text.push_str(&stream.end().unwrap_or_default());
+        }
+        let versions = self.names.spans(spans, answer.tokens.len() as u32);
+        let prompt_logps = asked.prompt_logps.clone();
+        asked.tell(member, Some(End { finish, versions, prompt_logps }));
+        asked.left -= 1;
+        if asked.left == 0
+            && let Some(asked) = self.asks.remove(&number)
+        {
+            self.intake.end(asked.job.ticket);
+        }
+    }
+
+    /// The run is over.
+    fn fail_all(&mut self) {
+        for (_, asked) in self.asks.drain() {
+            asked.job.end(&Finish::Failed("the engine has ended".into()));
+            self.intake.end(asked.job.ticket);
+        }
+    }
+}
+
+impl Asked<'_> {
+    /// Takes tokens in, up to the one that ends the answer.
+    fn read(&mut self, text: &Text, member: u32, tokens: &[u32], logps: &[i32]) {
+        let stops = &self.job.ask.stops;
+        let answer = &mut self.answers[member as usize];
+        for (place, &token) in tokens.iter().enumerate() {
+            answer.tokens.push(token);
+            answer.logps.extend(logps.get(place));
+            if self.stop_tokens.contains(&token) {
+                answer.stopped = Some(Finish::StopToken(token));
+                return;
+            }
+            if self.job.ask.ends && text.ends(token) {
+                continue;
+            }
+            let new = answer.stream.as_mut().and_then(|stream| stream.next(token).ok()).unwrap_or_default();
+            if new.is_empty() {
+                continue;
+            }
+            // A stop may have begun before what is new.
+            let mut from = answer.text.len().saturating_sub(self.longest_stop);
+            while !answer.text.is_char_boundary(from) {
+                from -= 1;
+            }
+            answer.text.push_str(&new);
+            let found = stops.texts.iter().filter_map(|stop| {
+                let at = from + answer.text[from..].find(stop.as_str())?;
+                Some((at, stop))
+            });
+            if let Some((at, stop)) = found.min_by_key(|&(at, _)| at) {
+                answer.text.truncate(if stops.keeps_text { at + stop.len() } else { at });
+                answer.stopped = Some(Finish::StopText(stop.clone()));
+                answer.stream = None;
+                return;
+            }
+        }
+    }
+
+    /// Tells what was not told yet.
+    fn tell(&mut self, member: u32, end: Option<End>) {
+        let answer = &mut self.answers[member as usize];
+        let mut until = answer.text.len();
+        if end.is_none() && self.longest_stop > 0 {
+            // What may be the beginning of a stop waits.
+            until = until.saturating_sub(self.longest_stop - 1).max(answer.shown);
+            while !answer.text.is_char_boundary(until) {
+                until -= 1;
+            }
+        }
+        let piece = Piece {
+            member,
+            tokens: answer.tokens[answer.told..].to_vec(),
+            logps: answer.logps.get(answer.told..).unwrap_or_default().to_vec(),
+            text: answer.text.get(answer.shown..until).unwrap_or_default().to_owned(),
+            end,
+        };
+        (answer.told, answer.shown) = (answer.tokens.len(), until);
+        if piece.end.is_some() || !piece.tokens.is_empty() {
+            // Whoever has gone does not hear it.
+            let _ = self.job.to.send(piece);
+        }
+    }
+}
+
+impl Names {
+    /// The spans of an answer of `tokens` tokens, by name; neighbours of one name are one.
+    fn spans(&self, spans: &[Span], tokens: u32) -> Vec<VersionSpan> {
+        let mut named: Vec<VersionSpan> = vec![];
+        for (place, span) in spans.iter().enumerate() {
+            let end = spans.get(place + 1).map_or(tokens, |next| next.first.min(tokens));
+            if span.first >= end {
+                continue;
+            }
+            let version = self.of(span.version);
+            match named.last_mut() {
+                Some(last) if last.version == version => last.end = end,
+                _ => named.push(VersionSpan { version, start: span.first, end }),
+            }
+        }
+        named
+    }
+}

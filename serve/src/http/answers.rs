@@ -1,0 +1,159 @@
+//! From asks to answers: whole, or as they come.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, Stream, StreamExt};
+use serde_json::{Value, json};
+
+use super::error::Wrong;
+use super::{Named, Server};
+use crate::engine::{Answers, Ask, End, Finish, Piece, VersionSpan};
+
+/// A whole answer.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// Which of all prompts' answers it is, from 0.
+    pub index: u32,
+    pub tokens: Vec<u32>,
+    pub logps: Vec<i32>,
+    pub text: String,
+    pub end: End,
+}
+
+/// Prompts that are being answered.
+pub struct Asked {
+    answers: Vec<Answers>,
+    members: u32,
+    named: Named,
+}
+
+/// Has prompts answered; `name` is the client's for them.
+pub fn ask(server: &Arc<Server>, asks: Vec<Ask>, name: Option<String>) -> Result<Asked, Wrong> {
+    for ask in &asks {
+        server.known("prompt", &ask.prompt)?;
+        server.known("stop_token_ids", &ask.stops.tokens)?;
+        let (prompt, positions) = (ask.prompt.len() as u64, u64::from(server.positions));
+        if prompt + u64::from(ask.most) > positions {
+            let most = ask.most;
+            return Err(Wrong::request(format!(
+                "the prompt has {prompt} tokens and the answer may have {most}, and the model has {positions} positions; shorten either"
+            )));
+        }
+        server.engine.check(ask).map_err(Wrong::request)?;
+    }
+    let members = asks.first().map_or(1, |ask| ask.members);
+    // Those that were taken are aborted if one is not.
+    let answers = asks.into_iter().map(|ask| server.engine.ask(ask)).collect::<Result<Vec<_>, _>>()?;
+    let tickets = answers.iter().map(|answers| answers.ticket).collect();
+    Ok(Asked { answers, members, named: Named::new(server, name, tickets) })
+}
+
+impl Asked {
+    /// Waits for all of them.
+    pub async fn whole(self) -> Result<Vec<Choice>, Wrong> {
+        let Asked { answers, members, named } = self;
+        let mut choices = vec![];
+        for (prompt, mut asked) in (0..).zip(answers) {
+            let mut whole: Vec<Option<Choice>> = vec![None; members as usize];
+            let mut parts: Vec<(Vec<u32>, Vec<i32>, String)> = vec![Default::default(); members as usize];
+            while let Some(piece) = asked.pieces.recv().await {
+                let Piece { member, tokens, logps, text, end } = piece;
+                let part = &mut parts[member as usize];
+                part.0.extend(tokens);
+                part.1.extend(logps);
+                part.2.push_str(&text);
+                if let Some(end) = end {
+                    let (tokens, logps, text) = std::mem::take(part);
+                    let index = prompt * members + member;
+                    whole[member as usize] = Some(Choice { index, tokens, logps, text, end });
+                }
+            }
+            for choice in whole {
+                let choice = choice.ok_or_else(|| Wrong::failed("the engine has ended; /health says why"))?;
+                if let Finish::Failed(why) = choice.end.finish {
+                    return Err(Wrong::failed(why));
+                }
+                choices.push(choice);
+            }
+        }
+        drop(named);
+        Ok(choices)
+    }
+
+    /// Tells of all of them as they come: `tell` makes what is sent of each piece, with its index, and `last` what is sent behind the last.
+    pub fn streamed(
+        self,
+        mut tell: impl FnMut(u32, Piece) -> Vec<Value> + Send + 'static,
+        last: impl FnOnce() -> Vec<Value> + Send + 'static,
+    ) -> Response {
+        let Asked { answers, members, named } = self;
+        let each = (0u32..).zip(answers).map(|(prompt, answers)| Box::pin(pieces(prompt * members, answers)));
+        let told = stream::select_all(each).flat_map(move |(first, piece)| {
+            let values = match &piece.end {
+                Some(End { finish: Finish::Failed(why), .. }) => {
+                    vec![json!({ "error": { "message": why, "type": "internal_error", "code": 500 } })]
+                }
+                _ => tell(first + piece.member, piece),
+            };
+            stream::iter(values)
+        });
+        let behind = stream::once(async move {
+            drop(named);
+            stream::iter(last())
+        });
+        let lines = told.chain(behind.flatten()).map(|value| Event::default().data(value.to_string()));
+        let done = stream::once(async { Event::default().data("[DONE]") });
+        Sse::new(lines.chain(done).map(Ok::<_, Infallible>)).into_response()
+    }
+}
+
+/// The pieces of one prompt's answers, with the index of the first of these. Whoever drops the stream aborts them.
+fn pieces(first: u32, answers: Answers) -> impl Stream<Item = (u32, Piece)> {
+    stream::unfold(answers, move |mut answers| async move {
+        let piece = answers.pieces.recv().await?;
+        Some(((first, piece), answers))
+    })
+}
+
+/// A log-probability, natural.
+pub fn logp(word: i32) -> f64 {
+    f64::from(word) / 65_536.0
+}
+
+/// How the doors of OpenAI's shape say why an answer ended, and what stopped it.
+pub fn reasons(finish: &Finish) -> (&'static str, Value) {
+    match finish {
+        Finish::Length => ("length", Value::Null),
+        Finish::EndToken => ("stop", Value::Null),
+        Finish::StopToken(token) => ("stop", json!(token)),
+        Finish::StopText(text) => ("stop", json!(text)),
+        Finish::Aborted => ("abort", Value::Null),
+        Finish::Failed(_) => ("error", Value::Null),
+    }
+}
+
+/// Spans of versions, as vLLM tells them.
+pub fn versions(spans: &[VersionSpan]) -> Value {
+    spans
+        .iter()
+        .map(|span| json!({ "version": span.version, "start": span.start, "end": span.end }))
+        .collect()
+}
+
+/// Log-probabilities of a prompt's tokens, as vLLM tells them: null for the first one.
+pub fn scored(server: &Server, prompt: &[u32], choice: Option<&Choice>) -> Value {
+    let Some(words) = choice.map(|choice| &choice.end.prompt_logps) else { return Value::Null };
+    let each = prompt.iter().skip(1).zip(words).map(|(&token, &word)| {
+        let text = server.token(token);
+        json!({ token.to_string(): { "logprob": logp(word), "rank": null, "decoded_token": text } })
+    });
+    std::iter::once(Value::Null).chain(each).collect()
+}
+
+/// Counts of tokens.
+pub fn usage(prompts: u64, answers: u64) -> Value {
+    json!({ "prompt_tokens": prompts, "completion_tokens": answers, "total_tokens": prompts + answers })
+}

@@ -1,0 +1,97 @@
+//! vLLM's door for tokens.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::answers::{self, logp, reasons, usage, versions};
+use super::sampling::Sampling;
+use super::{Server, Told, json, read};
+use crate::engine::{End, Piece};
+
+#[derive(Clone, Debug, Deserialize)]
+struct Generate {
+    token_ids: Vec<u32>,
+    model: Option<String>,
+    #[serde(default)]
+    sampling_params: Sampling,
+    stream: Option<bool>,
+    request_id: Option<String>,
+}
+
+const KNOWN: [&str; 8] = [
+    "detokenize",
+    "extra_args",
+    "logprobs",
+    "output_kind",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "truncate_prompt_tokens",
+    "flat_logprobs",
+];
+
+/// `POST /inference/v1/generate`.
+pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> Told {
+    let header = request.headers().get("x-request-id").and_then(|text| text.to_str().ok()).map(str::to_owned);
+    let Generate { token_ids, model, sampling_params, stream, request_id } = read(&server, request).await?;
+    server.names_model(model.as_deref())?;
+    sampling_params.unknown(&KNOWN)?;
+    let streams = stream.unwrap_or(false);
+    let read = token_ids.len() as u64;
+    let most = server.room(token_ids.len()).min(16);
+    let prompt = token_ids.clone();
+    let ask = sampling_params.ask(token_ids, most, server.draw(), streams)?;
+    let name = request_id.or(header);
+    let id = name.clone().unwrap_or_else(|| server.id("generate-tokens"));
+    let asked = answers::ask(&server, vec![ask], name)?;
+    let wants = sampling_params.rest.get("logprobs").is_some_and(|most| !most.is_null());
+    if streams {
+        let (of, shape) = (server.clone(), id.clone());
+        let tell = move |index: u32, piece: Piece| {
+            let told = choice(&of, index, &piece.tokens, &piece.logps, wants, piece.end.as_ref());
+            vec![json!({ "request_id": shape, "choices": [told] })]
+        };
+        return Ok(asked.streamed(tell, Vec::new));
+    }
+    let choices = asked.whole().await?;
+    let made = choices.iter().map(|choice| choice.tokens.len() as u64).sum();
+    let told: Vec<Value> = choices
+        .iter()
+        .map(|of| choice(&server, of.index, &of.tokens, &of.logps, wants, Some(&of.end)))
+        .collect();
+    let scored = sampling_params.prompt_logprobs.map(|_| answers::scored(&server, &prompt, choices.first()));
+    json(json!({
+        "request_id": id, "choices": told, "prompt_logprobs": scored, "kv_transfer_params": null,
+        "usage": usage(read, made),
+    }))
+}
+
+fn choice(
+    server: &Server,
+    index: u32,
+    tokens: &[u32],
+    logps: &[i32],
+    wants: bool,
+    end: Option<&End>,
+) -> Value {
+    // Before vLLM 0.32 `token` named the id, since then `token_id` does: clients read one or the other.
+    let each = tokens.iter().zip(logps).map(|(&token, &word)| {
+        json!({
+            "token": format!("token_id:{token}"), "token_id": token, "logprob": logp(word),
+            "bytes": server.token(token).into_bytes(), "top_logprobs": [],
+        })
+    });
+    let logprobs = wants.then(|| json!({ "content": each.collect::<Vec<_>>() }));
+    let mut told = json!({
+        "index": index, "token_ids": tokens, "logprobs": logprobs, "finish_reason": null, "stop_reason": null,
+    });
+    if let Some(end) = end {
+        let (reason, stopped) = reasons(&end.finish);
+        told["finish_reason"] = json!(reason);
+        told["stop_reason"] = stopped;
+        told["weight_versions"] = versions(&end.versions);
+    }
+    told
+}

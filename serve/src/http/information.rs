@@ -1,0 +1,175 @@
+//! What a server says of itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use doorbell_runtime::pipeline::Draws;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::answers;
+use super::error::Wrong;
+use super::{Doors, Server, Told, json, read};
+use crate::engine::{Ask, Pause, Stops};
+
+/// How long a request to `/health_generate` may take to come back.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) fn doors() -> Doors {
+    super::doors()
+        .route("/health", get(health))
+        .route("/ping", get(health))
+        .route("/health_generate", get(health_generate))
+        .route("/v1/models", get(models))
+        .route("/version", get(version))
+        .route("/server_info", get(server_info))
+        .route("/get_server_info", get(server_info))
+        .route("/get_model_info", get(model_info))
+        .route("/model_info", get(model_info))
+        .route("/get_world_size", get(world_size))
+        .route("/v1/loads", get(loads))
+        .route("/get_load", get(loads))
+        .route("/load", get(load))
+        .route("/workers", get(workers))
+        .route("/metrics", get(metrics))
+}
+
+async fn health(State(server): State<Arc<Server>>) -> Told {
+    match server.engine.failure() {
+        None => json(json!({})),
+        Some(why) => {
+            let message = format!("the engine has ended: {why}; start the server again");
+            let told =
+                json!({ "error": { "message": message, "type": "service_unavailable_error", "code": 503 } });
+            Ok((StatusCode::SERVICE_UNAVAILABLE, axum::Json(told)).into_response())
+        }
+    }
+}
+
+/// Has one token drawn.
+async fn health_generate(State(server): State<Arc<Server>>) -> Told {
+    if server.engine.pause_of().await != Pause::Running {
+        return json(json!({}));
+    }
+    let ask = Ask {
+        prompt: vec![0],
+        members: 1,
+        most: 1,
+        draws: Draws::default(),
+        ends: true,
+        stops: Stops::default(),
+        streams: false,
+        scored: false,
+    };
+    let asked = answers::ask(&server, vec![ask], None)?;
+    match tokio::time::timeout(PATIENCE, asked.whole()).await {
+        Ok(whole) => whole.and_then(|_| json(json!({}))),
+        Err(_) => Err(Wrong::failed("no token came within 20 seconds")),
+    }
+}
+
+async fn models(State(server): State<Arc<Server>>) -> Told {
+    json(json!({
+        "object": "list",
+        "data": [{
+            "id": server.model, "object": "model", "created": server.started, "owned_by": "doorbell",
+            "root": server.model, "parent": null, "max_model_len": server.positions, "permission": [],
+        }],
+    }))
+}
+
+async fn version() -> Told {
+    json(json!({ "version": env!("CARGO_PKG_VERSION") }))
+}
+
+/// Fields of vLLM and of SGLang.
+async fn server_info(State(server): State<Arc<Server>>) -> Told {
+    let size = server.engine.size();
+    json(json!({
+        "model_path": server.model, "served_model_name": server.model, "device": server.engine.device(),
+        "dtype": "float32", "tp_size": 1, "dp_size": 1, "pp_size": 1, "context_length": server.positions,
+        "max_running_requests": size.slots, "max_total_num_tokens": u64::from(size.blocks) * 32,
+        "random_seed": size.seed, "weight_version": server.engine.version(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "vllm_config": {
+            "model_config": { "dtype": "torch.float32", "max_model_len": server.positions, "model": server.model },
+            "parallel_config": { "world_size": 1, "data_parallel_size": 1 },
+        },
+    }))
+}
+
+async fn model_info(State(server): State<Arc<Server>>) -> Told {
+    json(json!({
+        "model_path": server.model, "tokenizer_path": server.model, "is_generation": true,
+        "weight_version": server.engine.version(),
+    }))
+}
+
+async fn world_size() -> Told {
+    json(json!({ "world_size": 1 }))
+}
+
+async fn loads(State(server): State<Arc<Server>>) -> Told {
+    let load = server.engine.load();
+    let running = load.live - load.waiting;
+    let core = json!({
+        "dp_rank": 0, "num_running_reqs": running, "num_waiting_reqs": load.waiting, "num_total_reqs": load.live,
+        "num_reqs": load.live, "num_used_tokens": 0, "token_usage": 0.0,
+    });
+    json(json!({
+        "loads": [core], "num_running_reqs": running, "num_waiting_reqs": load.waiting,
+        "num_total_reqs": load.live, "aggregate": core,
+    }))
+}
+
+async fn load(State(server): State<Arc<Server>>) -> Told {
+    json(json!({ "server_load": server.engine.load().live }))
+}
+
+/// As a router of one worker: whoever asked reached it under this address.
+async fn workers(State(_): State<Arc<Server>>, request: Request) -> Told {
+    let host = request.headers().get("host").and_then(|host| host.to_str().ok()).unwrap_or("127.0.0.1");
+    json(json!({ "workers": [{ "url": format!("http://{host}"), "is_healthy": true }] }))
+}
+
+async fn metrics(State(server): State<Arc<Server>>) -> Told {
+    let text = server.engine.metrics().status().prometheus();
+    Ok(([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+struct Tokenize {
+    prompt: Option<String>,
+    add_special_tokens: Option<bool>,
+}
+
+/// `POST /tokenize`.
+pub async fn tokenize(State(server): State<Arc<Server>>, request: Request) -> Told {
+    let Tokenize { prompt, add_special_tokens } = read(&server, request).await?;
+    let prompt = prompt.ok_or_else(|| Wrong::field("prompt", "give a text as prompt"))?;
+    let tokens = match add_special_tokens.unwrap_or(true) {
+        true => server.encode(&prompt)?,
+        false => {
+            server.text.encode_chat(&prompt).map_err(|error| Wrong::field("prompt", error.to_string()))?
+        }
+    };
+    json(json!({ "tokens": tokens, "count": tokens.len(), "max_model_len": server.positions }))
+}
+
+#[derive(Debug, Deserialize)]
+struct Detokenize {
+    tokens: Vec<u32>,
+}
+
+/// `POST /detokenize`.
+pub async fn detokenize(State(server): State<Arc<Server>>, request: Request) -> Told {
+    let Detokenize { tokens } = read(&server, request).await?;
+    server.known("tokens", &tokens)?;
+    let text = server.text.decode(&tokens).map_err(|error| Wrong::field("tokens", error.to_string()))?;
+    json(json!({ "prompt": text }))
+}

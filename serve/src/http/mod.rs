@@ -1,0 +1,259 @@
+//! The doors, and what they have in common.
+
+mod answers;
+mod control;
+mod error;
+mod inference;
+mod information;
+mod listen;
+mod openai;
+mod sampling;
+mod sglang;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::body::{Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::header::AUTHORIZATION;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use doorbell_lm::text::Text;
+use doorbell_npu::Published;
+use serde::de::DeserializeOwned;
+
+pub use listen::serve;
+pub use sampling::key_of;
+
+use crate::engine::Engine;
+use error::Wrong;
+
+/// Reads weights that a trainer left in a directory, as a device takes them, or says what is wrong with them.
+pub type Import = Box<dyn Fn(&Path) -> Result<Published, String> + Send + Sync>;
+
+/// What a server takes from whom.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes of a request.
+    pub body: usize,
+    /// How long a request may take to come.
+    pub patience: Duration,
+    /// Connections at a time.
+    pub connections: usize,
+    /// Prompts of a request.
+    pub prompts: usize,
+}
+
+/// An engine behind doors.
+pub struct Server {
+    /// The engine.
+    pub engine: Engine,
+    /// Name of the model.
+    pub model: String,
+    /// Its tokeniser.
+    pub text: Arc<Text>,
+    /// The template of chats, if it is not the model's own.
+    pub template: Option<String>,
+    /// Positions of the longest sequence.
+    pub positions: u32,
+    /// Tokens that there are.
+    pub vocabulary: u32,
+    /// Reads new weights.
+    pub import: Import,
+    /// The key that clients have to send, if they have to.
+    pub key: Option<String>,
+    /// What is taken.
+    pub limits: Limits,
+    /// Running number of what was drawn without a seed, and of ids.
+    numbers: AtomicU64,
+    /// Requests that a client has named, with their tickets.
+    named: Mutex<HashMap<String, Vec<u64>>>,
+    started: u64,
+}
+
+/// What a server is made of.
+pub struct Setup {
+    /// The engine.
+    pub engine: Engine,
+    /// Name of the model.
+    pub model: String,
+    /// Its tokeniser.
+    pub text: Arc<Text>,
+    /// The template of chats, if it is not the model's own.
+    pub template: Option<String>,
+    /// Positions of the longest sequence.
+    pub positions: u32,
+    /// Tokens that there are.
+    pub vocabulary: u32,
+    /// Reads new weights.
+    pub import: Import,
+    /// The key that clients have to send, if they have to.
+    pub key: Option<String>,
+    /// What is taken.
+    pub limits: Limits,
+}
+
+impl Server {
+    /// A server that takes nothing yet.
+    pub fn new(setup: Setup) -> Arc<Server> {
+        let Setup { engine, model, text, template, positions, vocabulary, import, key, limits } = setup;
+        Arc::new(Server {
+            engine,
+            model,
+            text,
+            template,
+            positions,
+            vocabulary,
+            import,
+            key,
+            limits,
+            numbers: AtomicU64::new(0),
+            named: Mutex::default(),
+            started: now(),
+        })
+    }
+
+    /// All doors.
+    pub fn router(self: &Arc<Self>) -> Router {
+        Router::new()
+            .route("/v1/completions", post(openai::completions))
+            .route("/v1/chat/completions", post(openai::chat))
+            .route("/inference/v1/generate", post(inference::generate))
+            .route("/generate", post(sglang::generate))
+            .route("/tokenize", post(information::tokenize))
+            .route("/detokenize", post(information::detokenize))
+            .merge(control::doors())
+            .merge(information::doors())
+            .fallback(missing)
+            .method_not_allowed_fallback(async || Wrong::method())
+            .layer(middleware::from_fn_with_state(self.clone(), guard))
+            .with_state(self.clone())
+    }
+
+    /// A key that draws what nothing else has drawn: by the server's seed and a running number.
+    fn draw(&self) -> u64 {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        key_of(u64::from(self.engine.size().seed) << 32 ^ number.rotate_left(17) ^ number)
+    }
+
+    /// An id that no other answer of this server has.
+    fn id(&self, kind: &str) -> String {
+        format!("{kind}-{:x}-{:x}", self.started, self.numbers.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn names(&self) -> std::sync::MutexGuard<'_, HashMap<String, Vec<u64>>> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tokens of a text, as the beginning of a sequence.
+    fn encode(&self, text: &str) -> Result<Vec<u32>, Wrong> {
+        self.text.encode(text).map_err(|error| Wrong::field("prompt", error.to_string()))
+    }
+
+    /// Refuses tokens that the model has not.
+    fn known(&self, field: &str, tokens: &[u32]) -> Result<(), Wrong> {
+        match tokens.iter().find(|&&token| token >= self.vocabulary) {
+            None => Ok(()),
+            Some(token) => {
+                Err(Wrong::field(field, format!("{token} is no token; the model has {}", self.vocabulary)))
+            }
+        }
+    }
+
+    /// The most tokens that an answer to a prompt may have.
+    fn room(&self, prompt: usize) -> u32 {
+        let room = u64::from(self.positions).saturating_sub(prompt as u64) as u32;
+        room.min(self.engine.size().answer_tokens)
+    }
+}
+
+/// A client's name of a request, for as long as that lives.
+struct Named {
+    server: Arc<Server>,
+    name: Option<String>,
+}
+
+impl Named {
+    fn new(server: &Arc<Server>, name: Option<String>, tickets: Vec<u64>) -> Named {
+        if let Some(name) = &name {
+            server.names().entry(name.clone()).or_default().extend(tickets);
+        }
+        Named { server: server.clone(), name }
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            self.server.names().remove(name);
+        }
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Reads a request whole, within limits of size and time, and as JSON.
+async fn read<T: DeserializeOwned>(server: &Server, request: Request) -> Result<T, Wrong> {
+    let bytes = read_bytes(server, request).await?;
+    let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+    serde_json::from_slice(bytes)
+        .map_err(|error| Wrong::request(format!("the request is not as it should be: {error}")))
+}
+
+async fn read_bytes(server: &Server, request: Request) -> Result<Bytes, Wrong> {
+    let Limits { body, patience, .. } = server.limits;
+    let declared = request.headers().get("content-length").and_then(|text| text.to_str().ok()?.parse().ok());
+    if declared.is_some_and(|length: usize| length > body) {
+        return Err(Wrong::large(body));
+    }
+    match tokio::time::timeout(patience, to_bytes(request.into_body(), body)).await {
+        Err(_) => Err(Wrong::slow()),
+        Ok(Ok(bytes)) => Ok(bytes),
+        // A body that is too long, or a connection that has gone, which hears nothing.
+        Ok(Err(_)) => Err(Wrong::large(body)),
+    }
+}
+
+/// Lets through whoever has the key.
+async fn guard(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
+    let open = matches!(request.uri().path(), "/health" | "/ping");
+    if let Some(key) = server.key.as_ref().filter(|_| !open) {
+        let given = request.headers().get(AUTHORIZATION).and_then(|text| text.to_str().ok());
+        let given = given.and_then(|text| text.strip_prefix("Bearer "));
+        if !given.is_some_and(|given| same(given.as_bytes(), key.as_bytes())) {
+            return Wrong::key().into_response();
+        }
+    }
+    next.run(request).await
+}
+
+/// Compares in a time that does not tell where two keys differ.
+fn same(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+}
+
+async fn missing(request: Request) -> Wrong {
+    Wrong::missing(format!("there is no door {}; see docs/serve.md", request.uri().path()))
+}
+
+/// An answer that is JSON.
+type Told = Result<Response, Wrong>;
+
+fn json(value: serde_json::Value) -> Told {
+    Ok(axum::Json(value).into_response())
+}
+
+/// The doors of one kind.
+type Doors = Router<Arc<Server>>;
+
+fn doors() -> Doors {
+    Router::new()
+}

@@ -1,0 +1,430 @@
+//! OpenAI's doors, with the fields that vLLM adds to them.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::HeaderValue;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::answers::{self, Choice, logp, reasons, usage, versions};
+use super::error::Wrong;
+use super::sampling::Sampling;
+use super::{Server, Told, now, read};
+use crate::engine::{Ask, Piece};
+
+/// A prompt, or several, as text or tokens.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Prompt {
+    /// A text.
+    Text(String),
+    /// Tokens of one prompt.
+    Tokens(Vec<u32>),
+    /// Texts.
+    Texts(Vec<String>),
+    /// Tokens of several.
+    Many(Vec<Vec<u32>>),
+}
+
+/// What both doors read beside sampling.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Common {
+    model: Option<String>,
+    stream: Option<bool>,
+    stream_options: Option<Value>,
+    request_id: Option<String>,
+    return_token_ids: Option<bool>,
+    return_tokens_as_token_ids: Option<bool>,
+    echo: Option<bool>,
+    #[serde(flatten)]
+    sampling: Sampling,
+}
+
+impl Common {
+    fn wants(&self, logprobs: bool) -> Wants {
+        Wants {
+            logprobs,
+            ids: self.return_token_ids.unwrap_or(false),
+            tokens_as_ids: self.return_tokens_as_token_ids.unwrap_or(false),
+            usage: self
+                .stream_options
+                .as_ref()
+                .and_then(|options| options.get("include_usage")?.as_bool())
+                .unwrap_or(false),
+        }
+    }
+}
+
+/// What of an answer a client wants to see.
+#[derive(Clone, Copy, Debug)]
+struct Wants {
+    logprobs: bool,
+    ids: bool,
+    tokens_as_ids: bool,
+    usage: bool,
+}
+
+const KNOWN: [&str; 22] = [
+    "add_special_tokens",
+    "add_generation_prompt",
+    "cache_salt",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "documents",
+    "logprobs",
+    "messages",
+    "metadata",
+    "nvext",
+    "parallel_tool_calls",
+    "priority",
+    "prompt",
+    "service_tier",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "store",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "truncate_prompt_tokens",
+    "user",
+];
+
+#[derive(Clone, Debug, Deserialize)]
+struct Completions {
+    prompt: Prompt,
+    logprobs: Option<u32>,
+    #[serde(flatten)]
+    common: Common,
+}
+
+/// Tells which fields were left alone.
+fn noted(response: Response, ignored: &[String]) -> Response {
+    let mut response = response;
+    if !ignored.is_empty()
+        && let Ok(value) = HeaderValue::from_str(&ignored.join(","))
+    {
+        response.headers_mut().insert("x-doorbell-ignored", value);
+    }
+    response
+}
+
+/// `POST /v1/completions`.
+pub async fn completions(State(server): State<Arc<Server>>, request: Request) -> Told {
+    let Completions { prompt, logprobs, common } = read(&server, request).await?;
+    server.names_model(common.model.as_deref())?;
+    let ignored = common.sampling.unknown(&KNOWN)?;
+    if logprobs.is_some_and(|most| most > 1) {
+        let message = "log-probabilities are those of the tokens that were drawn; logprobs must be 0 or 1";
+        return Err(Wrong::field("logprobs", message));
+    }
+    let prompts = match prompt {
+        Prompt::Text(text) => vec![server.encode(&text)?],
+        Prompt::Tokens(tokens) => vec![tokens],
+        Prompt::Texts(texts) => texts.iter().map(|text| server.encode(text)).collect::<Result<_, _>>()?,
+        Prompt::Many(prompts) => prompts,
+    };
+    let most = server.limits.prompts;
+    if prompts.is_empty() || prompts.len() > most {
+        return Err(Wrong::field("prompt", format!("there are {} prompts; give 1 to {most}", prompts.len())));
+    }
+    let streams = common.stream.unwrap_or(false);
+    let echo = common.echo.unwrap_or(false);
+    let scores = common.sampling.prompt_logprobs.is_some();
+    if streams && (echo || scores) {
+        return Err(Wrong::field("stream", "echo and prompt_logprobs come whole; leave out stream"));
+    }
+    let asks = prompts.iter().map(|prompt| {
+        // OpenAI's own default.
+        let most = server.room(prompt.len()).min(16);
+        let ask = common.sampling.ask(prompt.clone(), most, server.draw(), streams)?;
+        Ok(Ask { scored: ask.scored || echo && logprobs.is_some(), ..ask })
+    });
+    let asks = asks.collect::<Result<Vec<Ask>, Wrong>>()?;
+    let members = common.sampling.n;
+    let asked = answers::ask(&server, asks, common.request_id.clone())?;
+    let wants = common.wants(logprobs.is_some());
+    let id = common.request_id.clone().unwrap_or_else(|| server.id("cmpl"));
+    let head = json!({
+        "id": id, "object": "text_completion", "created": now(), "model": server.model,
+    });
+    let read: u64 = prompts.iter().map(|prompt| prompt.len() as u64).sum();
+    if streams {
+        let mut offsets = vec![0; prompts.len() * members as usize];
+        let mut begun = vec![false; offsets.len()];
+        let counts = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let (counted, of, shape) = (counts.clone(), server.clone(), head.clone());
+        let tell = move |index: u32, piece: Piece| {
+            counted.fetch_add(piece.tokens.len() as u64, std::sync::atomic::Ordering::Relaxed);
+            let offset = &mut offsets[index as usize];
+            let prompt = &prompts[index as usize / members as usize];
+            let first = !std::mem::replace(&mut begun[index as usize], true);
+            let mut choice = json!({
+                "index": index, "text": piece.text,
+                "logprobs": parallel(&of, &piece.tokens, &piece.logps, offset, wants),
+                "finish_reason": null, "stop_reason": null,
+                "token_ids": wants.ids.then_some(&piece.tokens),
+                "prompt_token_ids": (wants.ids && first).then_some(prompt),
+            });
+            finish(&mut choice, piece.end.as_ref());
+            vec![with(&shape, json!({ "choices": [choice] }))]
+        };
+        let last = move || match wants.usage {
+            false => vec![],
+            true => {
+                let made = counts.load(std::sync::atomic::Ordering::Relaxed);
+                vec![with(&head, json!({ "choices": [], "usage": usage(read, made) }))]
+            }
+        };
+        return Ok(noted(asked.streamed(tell, last), &ignored));
+    }
+    let choices = asked.whole().await?;
+    let made = choices.iter().map(|choice| choice.tokens.len() as u64).sum();
+    let told: Vec<Value> = choices
+        .iter()
+        .map(|choice| {
+            let prompt = &prompts[choice.index as usize / members as usize];
+            let mut told = json!({
+                "index": choice.index, "text": choice.text,
+                "logprobs": parallel(&server, &choice.tokens, &choice.logps, &mut 0, wants),
+                "token_ids": wants.ids.then_some(&choice.tokens),
+                "prompt_token_ids": wants.ids.then_some(prompt),
+                "prompt_logprobs": scores.then(|| answers::scored(&server, prompt, Some(choice))),
+            });
+            if echo {
+                echoed(&server, &mut told, prompt, choice, wants);
+            }
+            finish(&mut told, Some(&choice.end));
+            told
+        })
+        .collect();
+    let body = with(&head, json!({ "choices": told, "usage": usage(read, made) }));
+    Ok(noted(axum::Json(body).into_response(), &ignored))
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Chat {
+    messages: Vec<Value>,
+    tools: Option<Vec<Value>>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<u32>,
+    #[serde(flatten)]
+    common: Common,
+}
+
+/// `POST /v1/chat/completions`.
+pub async fn chat(State(server): State<Arc<Server>>, request: Request) -> Told {
+    let Chat { messages, tools, logprobs, top_logprobs, common } = read(&server, request).await?;
+    server.names_model(common.model.as_deref())?;
+    let ignored = common.sampling.unknown(&KNOWN)?;
+    if top_logprobs.is_some_and(|most| most > 1) {
+        let message =
+            "log-probabilities are those of the tokens that were drawn; top_logprobs must be 0 or 1";
+        return Err(Wrong::field("top_logprobs", message));
+    }
+    let streams = common.stream.unwrap_or(false);
+    let scores = common.sampling.prompt_logprobs.is_some();
+    if common.echo.unwrap_or(false) || streams && scores {
+        let message = "a chat has no echo, and prompt_logprobs come whole; leave out echo, or stream";
+        return Err(Wrong::field("echo", message));
+    }
+    let prompt = server.chat_prompt(messages, tools).await?;
+    let most = server.room(prompt.len()).max(1);
+    let ask = common.sampling.ask(prompt.clone(), most, server.draw(), streams)?;
+    let asked = answers::ask(&server, vec![ask], common.request_id.clone())?;
+    let wants = common.wants(logprobs.unwrap_or(false));
+    let id = common.request_id.clone().unwrap_or_else(|| server.id("chatcmpl"));
+    let head = |object: &str| json!({ "id": id, "object": object, "created": now(), "model": server.model });
+    let read = prompt.len() as u64;
+    if streams {
+        let shape = head("chat.completion.chunk");
+        let mut begun = vec![false; common.sampling.n as usize];
+        let counts = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let (counted, of, last_shape) = (counts.clone(), server.clone(), shape.clone());
+        let tell = move |index: u32, piece: Piece| {
+            counted.fetch_add(piece.tokens.len() as u64, std::sync::atomic::Ordering::Relaxed);
+            let mut told = vec![];
+            if !std::mem::replace(&mut begun[index as usize], true) {
+                let choice = json!({
+                    "index": index, "delta": { "role": "assistant", "content": "" },
+                    "logprobs": null, "finish_reason": null,
+                });
+                let mut first = with(&shape, json!({ "choices": [choice] }));
+                if wants.ids {
+                    first["prompt_token_ids"] = json!(prompt);
+                }
+                told.push(first);
+            }
+            let mut choice = json!({
+                "index": index, "delta": { "content": piece.text },
+                "logprobs": content(&of, &piece.tokens, &piece.logps, wants),
+                "finish_reason": null, "stop_reason": null,
+                "token_ids": wants.ids.then_some(&piece.tokens),
+            });
+            finish(&mut choice, piece.end.as_ref());
+            told.push(with(&shape, json!({ "choices": [choice] })));
+            told
+        };
+        let last = move || match wants.usage {
+            false => vec![],
+            true => {
+                let made = counts.load(std::sync::atomic::Ordering::Relaxed);
+                vec![with(&last_shape, json!({ "choices": [], "usage": usage(read, made) }))]
+            }
+        };
+        return Ok(noted(asked.streamed(tell, last), &ignored));
+    }
+    let choices = asked.whole().await?;
+    let made = choices.iter().map(|choice| choice.tokens.len() as u64).sum();
+    let told: Vec<Value> = choices
+        .iter()
+        .map(|Choice { index, tokens, logps, text, end }| {
+            let mut told = json!({
+                "index": index,
+                "message": { "role": "assistant", "content": text, "refusal": null },
+                "logprobs": content(&server, tokens, logps, wants),
+                "token_ids": wants.ids.then_some(tokens),
+            });
+            finish(&mut told, Some(end));
+            told
+        })
+        .collect();
+    let mut body = with(&head("chat.completion"), json!({ "choices": told, "usage": usage(read, made) }));
+    if wants.ids {
+        body["prompt_token_ids"] = json!(prompt);
+    }
+    if scores {
+        body["prompt_logprobs"] = answers::scored(&server, &prompt, choices.first());
+    }
+    Ok(noted(axum::Json(body).into_response(), &ignored))
+}
+
+impl Server {
+    /// Refuses another model than the one that is served.
+    pub(super) fn names_model(&self, model: Option<&str>) -> Result<(), Wrong> {
+        match model {
+            Some(model) if model != self.model && !model.is_empty() => {
+                Err(Wrong::missing(format!("the model {model} is not served here; {} is", self.model)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The prompt of a chat.
+    async fn chat_prompt(
+        self: &Arc<Self>,
+        mut messages: Vec<Value>,
+        tools: Option<Vec<Value>>,
+    ) -> Result<Vec<u32>, Wrong> {
+        if self.template.is_none() && !self.text.chats() {
+            let message =
+                "the model has no template of a chat; give one by --chat-template, or use /v1/completions";
+            return Err(Wrong::field("messages", message));
+        }
+        if messages.is_empty() {
+            return Err(Wrong::field("messages", "there are no messages; give at least one"));
+        }
+        for message in &mut messages {
+            let Some(content) = message.as_object_mut().and_then(|fields| fields.get_mut("content")) else {
+                continue;
+            };
+            // Parts of text are one text.
+            if let Value::Array(parts) = content {
+                let text = parts.iter().map(|part| part.get("text")?.as_str()).collect::<Option<String>>();
+                let text = text.ok_or_else(|| {
+                    Wrong::field("messages", "a part of a message is no text; give texts only")
+                })?;
+                *content = Value::String(text);
+            }
+        }
+        let server = self.clone();
+        let rendered = tokio::task::spawn_blocking(move || {
+            let tools = tools.filter(|tools| !tools.is_empty());
+            let rendered = server.text.chat_of(&messages, &tools, server.template.as_deref());
+            rendered.and_then(|chat| server.text.encode_chat(&chat)).map_err(|error| error.to_string())
+        });
+        match rendered.await {
+            Ok(prompt) => prompt.map_err(|error| Wrong::field("messages", error)),
+            Err(error) => Err(Wrong::failed(error.to_string())),
+        }
+    }
+
+    /// A token's own text.
+    pub(super) fn token(&self, token: u32) -> String {
+        self.text.decode(&[token]).unwrap_or_default()
+    }
+}
+
+/// `head`, and these fields.
+fn with(head: &Value, fields: Value) -> Value {
+    let mut all = head.clone();
+    if let (Some(all), Value::Object(fields)) = (all.as_object_mut(), fields) {
+        all.extend(fields);
+    }
+    all
+}
+
+/// Says how an answer ended, if it has.
+fn finish(choice: &mut Value, end: Option<&crate::engine::End>) {
+    let Some(end) = end else { return };
+    let (reason, stopped) = reasons(&end.finish);
+    choice["finish_reason"] = json!(reason);
+    choice["stop_reason"] = stopped;
+    choice["weight_versions"] = versions(&end.versions);
+}
+
+/// Puts the prompt before its answer.
+fn echoed(server: &Server, told: &mut Value, prompt: &[u32], choice: &Choice, wants: Wants) {
+    let before = server.text.decode(prompt).unwrap_or_default();
+    told["text"] = json!(before + &choice.text);
+    if !wants.logprobs {
+        return;
+    }
+    let words: Vec<i32> = std::iter::once(&0).chain(&choice.end.prompt_logps).copied().collect();
+    let mut offset = 0;
+    let mut all = parallel(server, prompt, &words, &mut offset, wants);
+    // Nothing says how likely the first token was.
+    all["token_logprobs"][0] = Value::Null;
+    all["top_logprobs"][0] = Value::Null;
+    let own = parallel(server, &choice.tokens, &choice.logps, &mut offset, wants);
+    for key in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        if let (Some(all), Some(own)) = (all[key].as_array_mut(), own[key].as_array()) {
+            all.extend(own.clone());
+        }
+    }
+    told["logprobs"] = all;
+}
+
+/// Log-probabilities as lists side by side; `offset` is where in the text the first token begins, in letters.
+fn parallel(server: &Server, tokens: &[u32], logps: &[i32], offset: &mut usize, wants: Wants) -> Value {
+    if !wants.logprobs {
+        return Value::Null;
+    }
+    let (mut names, mut values, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
+    for (&token, &word) in tokens.iter().zip(logps) {
+        let text = server.token(token);
+        offsets.push(*offset);
+        *offset += text.chars().count();
+        let name = if wants.tokens_as_ids { format!("token_id:{token}") } else { text };
+        tops.push(json!({ name.clone(): logp(word) }));
+        names.push(name);
+        values.push(logp(word));
+    }
+    json!({ "tokens": names, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets })
+}
+
+/// Log-probabilities as a list of tokens.
+fn content(server: &Server, tokens: &[u32], logps: &[i32], wants: Wants) -> Value {
+    if !wants.logprobs {
+        return Value::Null;
+    }
+    let each = tokens.iter().zip(logps).map(|(&token, &word)| {
+        let text = server.token(token);
+        let bytes = text.as_bytes().to_vec();
+        let name = if wants.tokens_as_ids { format!("token_id:{token}") } else { text };
+        json!({ "token": name, "logprob": logp(word), "bytes": bytes, "top_logprobs": [] })
+    });
+    json!({ "content": each.collect::<Vec<_>>() })
+}

@@ -1,0 +1,212 @@
+//! How a client wants its answers drawn, by the names that vLLM and SGLang have in common.
+
+use doorbell_contract::{GOLDEN, mix};
+use doorbell_lm::sample::{Sharpness, Truncation};
+use doorbell_runtime::pipeline::Draws;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::error::Wrong;
+use crate::engine::{Ask, Stops};
+
+/// One text, or several.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(untagged)]
+pub enum Texts {
+    /// None.
+    #[default]
+    None,
+    /// One.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+/// Parameters of sampling. A field that is not here is in `rest`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct Sampling {
+    pub n: u32,
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
+    pub top_k: Option<i64>,
+    pub min_p: Option<f64>,
+    pub seed: Option<i64>,
+    #[serde(alias = "max_new_tokens", alias = "max_completion_tokens")]
+    pub max_tokens: Option<u32>,
+    pub stop: Option<Texts>,
+    pub stop_token_ids: Option<Vec<u32>>,
+    pub ignore_eos: Option<bool>,
+    pub include_stop_str_in_output: Option<bool>,
+    pub prompt_logprobs: Option<u32>,
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
+}
+
+impl Default for Sampling {
+    fn default() -> Sampling {
+        Sampling {
+            n: 1,
+            temperature: None,
+            top_p: None,
+            top_k: None,
+            min_p: None,
+            seed: None,
+            max_tokens: None,
+            stop: None,
+            stop_token_ids: None,
+            ignore_eos: None,
+            include_stop_str_in_output: None,
+            prompt_logprobs: None,
+            rest: Map::new(),
+        }
+    }
+}
+
+/// What would change an answer and cannot be had, with the values that leave it as it is.
+const NEUTRAL: [(&str, &[f64]); 6] = [
+    ("repetition_penalty", &[1.0]),
+    ("presence_penalty", &[0.0]),
+    ("frequency_penalty", &[0.0]),
+    ("min_tokens", &[0.0]),
+    ("min_new_tokens", &[0.0]),
+    ("length_penalty", &[1.0]),
+];
+/// The same of what is neutral only where it is missing, null, false or empty.
+const ABSENT: [&str; 22] = [
+    "allowed_token_ids",
+    "bad_words",
+    "best_of",
+    "custom_params",
+    "ebnf",
+    "functions",
+    "guided_choice",
+    "guided_decoding",
+    "guided_grammar",
+    "guided_json",
+    "guided_regex",
+    "json_schema",
+    "logit_bias",
+    "logits_processors",
+    "regex",
+    "response_format",
+    "stop_regex",
+    "structural_tag",
+    "structured_outputs",
+    "suffix",
+    "thinking_token_budget",
+    "use_beam_search",
+];
+
+impl Sampling {
+    /// Refuses what cannot be had, and tells what is not known and was left alone.
+    pub fn unknown(&self, known: &[&str]) -> Result<Vec<String>, Wrong> {
+        let mut unknown = vec![];
+        for (name, value) in &self.rest {
+            if let Some((_, neutral)) = NEUTRAL.iter().find(|(neutral, _)| neutral == name) {
+                let is_neutral = value.as_f64().is_some_and(|value| neutral.contains(&value));
+                if !value.is_null() && !is_neutral {
+                    let message = format!("{name} is {value}; only {} can be had", neutral[0]);
+                    return Err(Wrong::field(name, message));
+                }
+            } else if ABSENT.contains(&name.as_str()) {
+                // A best of n is n itself.
+                let is_neutral = match value {
+                    Value::Null | Value::Bool(false) => true,
+                    Value::Array(values) => values.is_empty(),
+                    Value::Object(values) => {
+                        values.is_empty() || values.get("type").is_some_and(|kind| kind == "text")
+                    }
+                    Value::String(text) => text.is_empty(),
+                    value => name == "best_of" && value.as_u64() == Some(self.n.into()),
+                };
+                if !is_neutral {
+                    return Err(Wrong::field(name, format!("{name} cannot be had; leave it out")));
+                }
+            } else if !known.contains(&name.as_str()) {
+                unknown.push(name.clone());
+            }
+        }
+        Ok(unknown)
+    }
+
+    /// Whether log-probabilities of the prompt's tokens are wanted.
+    fn scores(&self) -> Result<bool, Wrong> {
+        match self.prompt_logprobs {
+            None => Ok(false),
+            Some(0 | 1) => Ok(true),
+            Some(most) => {
+                let message = format!(
+                    "prompt_logprobs is {most}; log-probabilities are those of the given tokens, so it must be 0 or 1"
+                );
+                Err(Wrong::field("prompt_logprobs", message))
+            }
+        }
+    }
+
+    /// The ask that this makes of a prompt; `key` draws where the client gave no seed, and an answer is `most` tokens long at most where it says
+    /// nothing.
+    pub fn ask(&self, prompt: Vec<u32>, most: u32, key: u64, streams: bool) -> Result<Ask, Wrong> {
+        let temperature = self.temperature.unwrap_or(1.0);
+        let sharpness = Sharpness::of(temperature).ok_or_else(|| {
+            Wrong::field(
+                "temperature",
+                format!("temperature is {temperature}; it must be 0, or 0.006 to 1000000"),
+            )
+        })?;
+        let (top_p, min_p) = (self.top_p.unwrap_or(1.0), self.min_p.unwrap_or(0.0));
+        // SGLang's default names more tokens than any model has; both stand for all.
+        let top_k = match self.top_k.unwrap_or(-1) {
+            -1 | 0 => 0,
+            k if (1..1 << 30).contains(&k) => k as u32,
+            k if k >= 1 << 30 => 0,
+            k => {
+                return Err(Wrong::field(
+                    "top_k",
+                    format!("top_k is {k}; it must be -1 or 0 for all, or at least 1"),
+                ));
+            }
+        };
+        let truncation = Truncation::new(top_k, top_p, min_p).ok_or_else(|| {
+            let message = format!("top_p is {top_p} and min_p is {min_p}; the first must be above 0 and at most 1, the second 0 to 1");
+            Wrong::field("top_p", message)
+        })?;
+        let texts = match self.stop.clone().unwrap_or_default() {
+            Texts::None => vec![],
+            Texts::One(text) => vec![text],
+            Texts::Many(texts) => texts,
+        };
+        if texts.len() > 64 || texts.iter().any(|text| text.is_empty() || text.len() > 1024) {
+            let message = "stop has an empty text, one of more than 1024 bytes, or more than 64 of them";
+            return Err(Wrong::field("stop", message));
+        }
+        Ok(Ask {
+            prompt,
+            members: self.n,
+            most: self.max_tokens.unwrap_or(most),
+            draws: Draws {
+                sharpness: sharpness.0,
+                key: self.seed.map_or(key, |seed| key_of(seed as u64)),
+                top_k: truncation.top_k,
+                top_p: truncation.top_p,
+                min_p: truncation.min_p,
+            },
+            ends: !self.ignore_eos.unwrap_or(false),
+            stops: Stops {
+                tokens: self.stop_token_ids.clone().unwrap_or_default(),
+                texts,
+                keeps_text: self.include_stop_str_in_output.unwrap_or(false),
+            },
+            streams,
+            scored: self.scores()?,
+        })
+    }
+}
+
+/// The draw key of a seed: another one for each seed, never 0, and far from those of its neighbours, as answers of a group take the keys behind it.
+pub fn key_of(seed: u64) -> u64 {
+    let (low, high) = (seed as u32, (seed >> 32) as u32);
+    let first = mix(low ^ mix(high.wrapping_add(GOLDEN)));
+    let second = mix(high ^ mix(first));
+    (u64::from(second) << 32 | u64::from(first)).max(1)
+}

@@ -1,0 +1,6 @@
+//! The server over a golden model: what clients get is held to the oracle.
+
+mod answers;
+mod control;
+mod refusals;
+mod running;

@@ -1,0 +1,224 @@
+//! A server with `micro`, and clients of it.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use doorbell_host::{Driver, QueueConfig};
+use doorbell_lm::micro;
+use doorbell_lm::sample::{Sharpness, Truncation};
+use doorbell_lm::text::Text;
+use doorbell_npu::Published;
+use doorbell_serve::engine::{Engine, Size};
+use doorbell_serve::http::{Limits, Server, Setup, serve};
+use doorbell_verify::ModelPlatform;
+use doorbell_verify::language::{Given, Sampling, Version};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+/// Weights that versions may have: `micro`'s, with its layers in another order.
+pub const TURNS: usize = 4;
+
+pub struct Running {
+    pub server: Arc<Server>,
+    pub address: SocketAddr,
+    pub versions: Vec<Version>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How large a test's server is.
+pub fn size() -> Size {
+    Size {
+        slots: 32,
+        members: 8,
+        prompt_tokens: 32,
+        answer_tokens: 64,
+        blocks: 256,
+        waiting: 4096,
+        checkpoint: 5,
+        seed: 1,
+    }
+}
+
+pub fn limits() -> Limits {
+    Limits { body: 1 << 16, patience: Duration::from_millis(500), connections: 128, prompts: 64 }
+}
+
+fn turned(turn: usize) -> (Published, Version) {
+    let mut image = micro();
+    image.model = image.model.turned(turn);
+    let published = Published::new(image.to_bytes(), &image.about.ends).unwrap();
+    (published, Version { model: image.model, ends: image.about.ends })
+}
+
+impl Running {
+    pub fn start() -> Running {
+        Running::with(size(), limits(), None)
+    }
+
+    /// Weights at the path `turn-K` are those of turn K; version `K…` has those, whatever stands behind the number.
+    pub fn with(size: Size, limits: Limits, key: Option<&str>) -> Running {
+        let image = micro();
+        let shape = image.model.shape;
+        let text = Arc::new(Text::new(&image.about, shape.vocabulary).unwrap());
+        let (model, _) = turned(0);
+        let config = QueueConfig { sq_depth: 64, cq_depth: 64, ..QueueConfig::default() };
+        let device = Driver::new(ModelPlatform::new(), size.queue(&model, config)).unwrap();
+        let engine = Engine::start(Box::new(device), size, model, text.clone(), "0").unwrap();
+        let server = Server::new(Setup {
+            engine,
+            model: "micro".into(),
+            text,
+            template: Some("{% for m in messages %}{{ m.content }}{% endfor %}".into()),
+            positions: shape.context as u32,
+            vocabulary: shape.vocabulary as u32,
+            import: Box::new(|path| {
+                let name = path.to_string_lossy();
+                let turn = name.strip_prefix("turn-").and_then(|turn| turn.parse().ok());
+                turn.map(|turn| turned(turn).0).ok_or_else(|| format!("{name} has no weights"))
+            }),
+            key: key.map(str::to_owned),
+            limits,
+        });
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.unwrap();
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let of = server.clone();
+        let thread = std::thread::spawn(move || {
+            runtime.block_on(serve(of, listener, async { drop(stopped.await) })).unwrap();
+        });
+        let versions = (0..TURNS).map(|turn| turned(turn).1).collect();
+        Running { server, address, versions, stop: Some(stop), thread: Some(thread) }
+    }
+
+    pub fn url(&self, door: &str) -> String {
+        format!("http://{}{door}", self.address)
+    }
+
+    /// Status and body of a request.
+    pub fn post(&self, door: &str, body: &Value) -> (u16, Value) {
+        send(&self.url(door), body, None)
+    }
+
+    /// The body of a request that is answered with 200.
+    pub fn ok(&self, door: &str, body: &Value) -> Value {
+        let (status, told) = self.post(door, body);
+        assert_eq!(status, 200, "{door} {body}: {told}");
+        told
+    }
+
+    pub fn get(&self, door: &str) -> Value {
+        let response = ureq::get(self.url(door)).call().unwrap();
+        response.into_body().read_json().unwrap()
+    }
+
+    /// The lines of a streamed answer.
+    pub fn streamed(&self, door: &str, body: &Value) -> Vec<Value> {
+        let response = ureq::post(self.url(door)).send_json(body).unwrap();
+        let mut values = vec![];
+        let mut done = false;
+        for line in BufReader::new(response.into_body().into_reader()).lines() {
+            let line = line.unwrap();
+            let Some(data) = line.strip_prefix("data: ") else { continue };
+            assert!(!done, "a line behind [DONE]");
+            match data {
+                "[DONE]" => done = true,
+                data => values.push(serde_json::from_str(data).unwrap()),
+            }
+        }
+        assert!(done, "no [DONE]");
+        values
+    }
+
+    /// Waits until nothing lives, and everything was given back.
+    pub fn is_empty_soon(&self) {
+        let since = Instant::now();
+        loop {
+            let values = self.server.engine.metrics().counters.values();
+            let load = self.server.engine.load();
+            if load.live == 0 && values.kv_blocks_in_use == 0 && values.groups_open == 0 {
+                return;
+            }
+            assert!(since.elapsed() < Duration::from_secs(10), "{load:?} lives: {values:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Holds a choice of `/inference/v1/generate` to the oracle. What a prompt shared was made by the version of the answer's first token, or by one
+    /// before it.
+    pub fn check(&self, prompt: &[u32], choice: &Value, sampling: Sampling) -> Result<(), String> {
+        let tokens: Vec<u32> = serde_json::from_value(choice["token_ids"].clone()).unwrap();
+        let content = choice["logprobs"]["content"].as_array().unwrap();
+        let logps: Vec<i32> = content
+            .iter()
+            .map(|token| (token["logprob"].as_f64().unwrap() * 65_536.0).round() as i32)
+            .collect();
+        assert_eq!(tokens.len(), logps.len());
+        let spans = choice["weight_versions"].as_array().unwrap();
+        let mut next = 0;
+        let mut of: Vec<(usize, &Version)> = vec![];
+        for span in spans {
+            let (start, end) = (span["start"].as_u64().unwrap(), span["end"].as_u64().unwrap());
+            if start != next || end <= start {
+                return Err(format!("spans have a gap: {spans:?}"));
+            }
+            next = end;
+            of.push((prompt.len() + end as usize, self.of(span["version"].as_str().unwrap())));
+        }
+        if next != tokens.len() as u64 {
+            return Err(format!("{} tokens, and spans to {next}", tokens.len()));
+        }
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        let given = Given { prompt, tokens: &tokens, logps: Some(&logps), blocks: None };
+        let first = given.check(&of, sampling);
+        // The prompt's own keys and values may be of a version before.
+        let others = self.versions.iter().map(|version| {
+            let before = (prompt.len(), version);
+            given.check(&[&[before], &of[..]].concat(), sampling)
+        });
+        if first.is_ok() || others.into_iter().any(|checked| checked.is_ok()) { Ok(()) } else { first }
+    }
+
+    /// The weights of a version, by its name.
+    pub fn of(&self, name: &str) -> &Version {
+        let turn: usize = name.split('.').next().unwrap().parse().unwrap();
+        &self.versions[turn % TURNS]
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let ended = self.thread.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            assert!(ended.is_some_and(|ended| ended.is_ok()));
+        }
+    }
+}
+
+/// Status and body of a request, with a key.
+pub fn send(url: &str, body: &Value, key: Option<&str>) -> (u16, Value) {
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let request = agent.post(url);
+    let request = match key {
+        Some(key) => request.header("authorization", format!("Bearer {key}")),
+        None => request,
+    };
+    let response = request.send_json(body).unwrap();
+    let status = response.status().as_u16();
+    (status, response.into_body().read_json().unwrap_or(json!(null)))
+}
+
+/// How an answer draws: `member` of a request with this seed.
+pub fn sampling(seed: u64, member: u32, temperature: f64, truncation: Truncation) -> Sampling {
+    let sharpness = Sharpness::of(temperature).unwrap();
+    let key = doorbell_serve::http::key_of(seed).wrapping_add(member.into());
+    Sampling { key, truncation, ..Sampling::new(sharpness, 0, 0) }
+}

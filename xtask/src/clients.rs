@@ -1,0 +1,45 @@
+//! `cargo xtask clients`: clients of RL stacks, from PyPI, against `doorbell serve`.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+use doorbell_setup::{self as setup, shell};
+
+use crate::test::FULL;
+
+/// Where the tests are.
+const TESTS: &str = "serve/clients";
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// The device of the server: model, rtl or gpu
+    #[arg(long, default_value = "model")]
+    device: String,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { device: "model".into() }
+    }
+}
+
+/// Installs the clients where they are missing, builds the server, and runs the tests.
+///
+/// # Errors
+/// When they cannot be installed, the server does not build, or a test fails.
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    let tests = root.join(TESTS);
+    let python =
+        setup::python(root, "clients", &tests.join("requirements.txt"), &tests.join("packages.txt"))?;
+    // As the tests build it, so that nothing is built twice.
+    let build = ["build", "--workspace", "--release", "--features", FULL, "--bin", "doorbell"];
+    shell::run(&mut shell::cargo(root, &build))?;
+    let mut command = Command::new(python);
+    command.args(["-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "-W", "ignore"]);
+    command.current_dir(tests).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+        .env("DOORBELL", setup::target(root).join("release/doorbell"))
+        .env("DOORBELL_DEVICE", &options.device);
+    shell::run(&mut command)
+}
