@@ -4,7 +4,7 @@
 #ifndef DOORBELL_LANGUAGE_CUH
 #define DOORBELL_LANGUAGE_CUH
 
-#include "language_batch.cuh"
+#include "language_one.cuh"
 #include "language_gemma.cuh"
 
 namespace language {

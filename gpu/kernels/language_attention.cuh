@@ -39,17 +39,21 @@ __device__ __forceinline__ int32_t score_by(int32_t dot, uint32_t scales, uint32
   return static_cast<int32_t>((product * factor + (1ll << 31)) >> 32);
 }
 
-// A head of `width` channels as it is kept: rotated by `turns`, or as it is where they are null. A warp calls it; `bytes` is its own scratch, of a
-// head's mantissas, which are there for all lanes when it returns. Returns the scale.
-__device__ __forceinline__ uint32_t store(const int32_t* head, uint32_t width, const uint32_t* turns, unsigned char* bytes, uint32_t lane) {
-  constexpr uint32_t kPairs = 4;  // of a lane
+// Pairs of channels of a head that are a lane's, at most.
+constexpr uint32_t kPairs = 4;
+
+// A head of `width` channels as it is kept: rotated by `turns`, or as it is where they are null; of_pair(k, pair) gives two channels, the lane's k-th. A warp calls it; `bytes` is its
+// own scratch, of a head's mantissas, which are there for all lanes when it returns. Returns the scale.
+template <typename Pair>
+__device__ __forceinline__ uint32_t store_pairs(Pair of_pair, uint32_t width, const uint32_t* turns, unsigned char* bytes, uint32_t lane) {
   int32_t values[kPairs][2];
   uint32_t most = 0;
 #pragma unroll
   for (uint32_t k = 0; k < kPairs; k++) {
     const uint32_t pair = kWarp * k + lane;
     if (2 * pair >= width) continue;
-    int32_t low = head[2 * pair], high = head[2 * pair + 1];
+    const int2 two = of_pair(k, pair);
+    int32_t low = two.x, high = two.y;
     if (turns != nullptr) {
       const uint32_t turn = turns[pair];
       const int64 cosine = static_cast<short>(turn & 0xFFFF), sine = static_cast<short>(turn >> 16);
@@ -77,6 +81,11 @@ __device__ __forceinline__ uint32_t store(const int32_t* head, uint32_t width, c
   }
   __syncwarp();
   return scale;
+}
+
+// The same of a head that lies in memory.
+__device__ __forceinline__ uint32_t store(const int32_t* head, uint32_t width, const uint32_t* turns, unsigned char* bytes, uint32_t lane) {
+  return store_pairs([&](uint32_t, uint32_t pair) { return make_int2(head[2 * pair], head[2 * pair + 1]); }, width, turns, bytes, lane);
 }
 
 // Puts a stored head into its place in a block of keys and values: `half` begins with the scales of 32 positions.
@@ -244,41 +253,83 @@ struct Heads {
 // Heads that share a warp, and channels of values that it takes at a time.
 constexpr uint32_t kTogether = 4, kPiece = 64;
 
+// Keys and values of a block that are on their way to a warp: of eight positions eight channels of values, two times 32 channels of four keys, and the scales of a position.
+struct Near {
+  uint2 values[8], keys[2][4];
+  uint32_t key_scale, value_scale;
+
+  // What lies behind the last position is whatever is there, and counts 0 times; behind the last channel there is nothing.
+  __device__ __forceinline__ void bring(const Heads& heads, uint32_t piece, uint32_t block, uint32_t lane) {
+    const uint32_t group = lane / 4, quarter = lane % 4;
+    const char* const block_keys = heads.keys + heads.kv_block * block;
+    const char* const block_values = block_keys + heads.kv_half;
+    const uint32_t channel = piece + 8 * group < heads.width ? piece + 8 * group : 0;
+#pragma unroll
+    for (uint32_t k = 0; k < 8; k++)
+      values[k] = *reinterpret_cast<const uint2*>(block_values + kLine + (16 * (k / 4) + 4 * quarter + k % 4) * heads.width + channel);
+    key_scale = reinterpret_cast<const uint16_t*>(block_keys)[DOORBELL_FAULT(ScalesAhead) ? min(lane + 1, kBlock - 1) : lane];
+    value_scale = reinterpret_cast<const uint16_t*>(block_values)[lane];
+    bring_keys(heads, block_keys, 0, lane);
+  }
+  __device__ __forceinline__ void bring_keys(const Heads& heads, const char* block_keys, uint32_t at, uint32_t lane) {
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+      const bool is = at + kBlock * half < heads.width;
+#pragma unroll
+      for (uint32_t k = 0; k < 4; k++)
+        keys[half][k] = is ? *reinterpret_cast<const uint2*>(block_keys + kLine + (8 * k + lane / 4) * heads.width + at + kBlock * half + 8 * (lane % 4)) : make_uint2(0, 0);
+    }
+  }
+};
+
+// The newest position's key and value in shared memory, which a block of keys and values that is brought ahead lacks.
+struct Fresh {
+  const char *key, *value;  // mantissas; null if nothing is brought ahead
+  uint32_t key_scale, value_scale;
+};
+
 // What `attend` does with one head, for up to kTogether that share their keys, on the matrix units: rows are positions, columns are heads; then a row is a byte of all
 // weights of a head, of 24 bits, and columns are channels. `to` are the parts of these heads, `bytes` from one to the next; `scratch` is the warp's own, of
 // kTogether * 32 words.
-__device__ __forceinline__ void attend_together(const Heads& heads, uint32_t piece, uint32_t first, uint32_t step, uint32_t position, char* to, uint32_t bytes,
-                                                uint32_t* scratch, uint32_t lane) {
-  constexpr uint32_t kPairs = kPiece / 16;
+// The first block is `near`; with `kSingle` there is no other, and the lower bin is not written.
+template <bool kSingle>
+__device__ __forceinline__ void attend_together(const Heads& heads, Near& near, const Fresh& fresh, uint32_t piece, uint32_t first, uint32_t step, uint32_t position, char* to,
+                                                uint32_t bytes, uint32_t* scratch, uint32_t lane) {
+  constexpr uint32_t kTilePairs = kPiece / 16;
   const uint32_t group = lane / 4, quarter = lane % 4, own = group % kTogether;
   // Of two tiles of channels the lanes of the lower two bytes have one, the others the other.
   const bool upper = group >= kTogether;
   const bool has_channels = piece + 8 * group < heads.width;
-  int64 weights[2] = {}, values[2][kPairs][2] = {};  // [bin], [bin][pair of tiles][channel]
+  int64 weights[2] = {}, values[2][kTilePairs][2] = {};  // [bin], [bin][pair of tiles][channel]
   int32_t highest = kNoBin;
   const char* const query = heads.queries + heads.width * min(group, heads.count - 1) + 8 * quarter;
 #pragma unroll 1
   for (uint32_t block = first; block <= position / kBlock; block += step) {
     const char* const keys = heads.keys + heads.kv_block * block;
-    const char* const block_values = keys + heads.kv_half;
-    // The values come while the scores are worked out: of eight positions eight channels. Those behind the last position are whatever is there, and count 0 times.
-    uint2 coming[8];
+    if (!kSingle && block != first) near.bring(heads, piece, block, lane);
+    const bool has_fresh = fresh.key != nullptr && block == position / kBlock;
+    const uint32_t slot = position % kBlock;
+    uint32_t key_scale = near.key_scale, value_scale = near.value_scale;
+    if (has_fresh) {
+      if (lane == slot) {
+        key_scale = fresh.key_scale;
+        value_scale = fresh.value_scale;
+      }
 #pragma unroll
-    for (uint32_t k = 0; k < 8; k++)
-      coming[k] = *reinterpret_cast<const uint2*>(block_values + kLine + (16 * (k / 4) + 4 * quarter + k % 4) * heads.width + (has_channels ? piece + 8 * group : 0));
-    const uint32_t key_scale = reinterpret_cast<const uint16_t*>(keys)[DOORBELL_FAULT(ScalesAhead) ? min(lane + 1, kBlock - 1) : lane];
-    const uint32_t value_scale = reinterpret_cast<const uint16_t*>(block_values)[lane];
+      for (uint32_t k = 0; k < 8; k++)
+        if (16 * (k / 4) + 4 * quarter + k % 4 == slot) near.values[k] = *reinterpret_cast<const uint2*>(fresh.value + (has_channels ? piece + 8 * group : 0));
+    }
     int32_t dots[2][4] = {};
 #pragma unroll 1
     for (uint32_t at = 0; at < heads.width; at += kLine) {
-      // Two times 32 channels of four rows; there is nothing behind the last one.
-      uint2 key[2][4];
+      if (at != 0) near.bring_keys(heads, keys, at, lane);
+      if (has_fresh) {
 #pragma unroll
-      for (uint32_t half = 0; half < 2; half++) {
-        const bool is = at + kBlock * half < heads.width;
+        for (uint32_t half = 0; half < 2; half++) {
 #pragma unroll
-        for (uint32_t k = 0; k < 4; k++)
-          key[half][k] = is ? *reinterpret_cast<const uint2*>(keys + kLine + (8 * k + group) * heads.width + at + kBlock * half + 8 * quarter) : make_uint2(0, 0);
+          for (uint32_t k = 0; k < 4; k++)
+            if (8 * k + group == slot && at + kBlock * half < heads.width) near.keys[half][k] = *reinterpret_cast<const uint2*>(fresh.key + at + kBlock * half + 8 * quarter);
+        }
       }
 #pragma unroll
       for (uint32_t half = 0; half < 2; half++) {
@@ -287,7 +338,7 @@ __device__ __forceinline__ void attend_together(const Heads& heads, uint32_t pie
 #pragma unroll
         for (uint32_t tile = 0; tile < 2; tile++) {
           int32_t sums[4];
-          stream::multiply_tile(sums, key[half][2 * tile].x, key[half][2 * tile + 1].x, key[half][2 * tile].y, key[half][2 * tile + 1].y, by.x, by.y);
+          stream::multiply_tile(sums, near.keys[half][2 * tile].x, near.keys[half][2 * tile + 1].x, near.keys[half][2 * tile].y, near.keys[half][2 * tile + 1].y, by.x, by.y);
 #pragma unroll
           for (uint32_t j = 0; j < 4; j++) dots[tile][j] += sums[j];
         }
@@ -326,12 +377,15 @@ __device__ __forceinline__ void attend_together(const Heads& heads, uint32_t pie
     }
     __syncwarp();
     uint32_t which = 2;
-    if (own < heads.count)
+    if (kSingle) {
+      highest = own_ceiling >> 4;
+      which = 0;
+    } else if (own < heads.count) {
       enters(highest, own_ceiling >> 4, which, [&](bool below) {
         weights[1] = below ? weights[0] : 0;
         weights[0] = 0;
 #pragma unroll
-        for (uint32_t pair = 0; pair < kPairs; pair++) {
+        for (uint32_t pair = 0; pair < kTilePairs; pair++) {
 #pragma unroll
           for (uint32_t j = 0; j < 2; j++) {
             values[1][pair][j] = below ? values[0][pair][j] : 0;
@@ -339,6 +393,7 @@ __device__ __forceinline__ void attend_together(const Heads& heads, uint32_t pie
           }
         }
       });
+    }
     const uint32_t up = static_cast<uint32_t>(own_ceiling) & 15;
     const int64 total = static_cast<int64>(own_sum) << up;
     weights[0] += which == 0 ? total : 0;
@@ -361,14 +416,14 @@ __device__ __forceinline__ void attend_together(const Heads& heads, uint32_t pie
       for (uint32_t four = 0; four < 2; four++) {
         uint32_t from[4], turned[4];
 #pragma unroll
-        for (uint32_t k = 0; k < 4; k++) from[k] = four == 0 ? coming[4 * half + k].x : coming[4 * half + k].y;
+        for (uint32_t k = 0; k < 4; k++) from[k] = four == 0 ? near.values[4 * half + k].x : near.values[4 * half + k].y;
         transpose(from, turned);
 #pragma unroll
         for (uint32_t k = 0; k < 4; k++) columns[half][4 * four + k] = turned[k];
       }
     }
 #pragma unroll
-    for (uint32_t pair = 0; pair < kPairs; pair++) {
+    for (uint32_t pair = 0; pair < kTilePairs; pair++) {
       int32_t sums[2][4];
 #pragma unroll
       for (uint32_t k = 0; k < 2; k++)
@@ -384,14 +439,15 @@ __device__ __forceinline__ void attend_together(const Heads& heads, uint32_t pie
         values[1][pair][j] += which == 1 ? added : 0;
       }
     }
+    if (kSingle) break;
   }
   if (own >= heads.count) return;
   Attended* const part = reinterpret_cast<Attended*>(to + bytes * own);
   int64* const kept = reinterpret_cast<int64*>(part + 1);
 #pragma unroll
-  for (uint32_t b = 0; b < 2; b++) {
+  for (uint32_t b = 0; b < (kSingle ? 1 : 2); b++) {
 #pragma unroll
-    for (uint32_t pair = 0; pair < kPairs; pair++) {
+    for (uint32_t pair = 0; pair < kTilePairs; pair++) {
 #pragma unroll
       for (uint32_t j = 0; j < 2; j++) {
         const uint32_t channel = piece + 8 * (2 * quarter + j) + 2 * pair + (upper ? 1 : 0);

@@ -16,8 +16,10 @@ struct Root {
 
   // Of so many channels; epsilon has 20 fraction bits.
   static __device__ __forceinline__ Root of(uint64_t squares, uint32_t channels, uint32_t epsilon) {
-    // With 20 fraction bits, and at least 1.
-    uint64_t mean = divide(squares + channels / 2, channels) + epsilon;
+    return of_mean(divide(squares + channels / 2, channels) + epsilon);
+  }
+  // Of a mean with 20 fraction bits, which is taken for 1 at least.
+  static __device__ __forceinline__ Root of_mean(uint64_t mean) {
     if (mean == 0) mean = 1;
     // Shifted by an even number to 61 or 62 bits: its root has 31.
     const int32_t up = (62 - bits(mean)) / 2 * 2;

@@ -486,7 +486,16 @@ class Rank {
 
   // Begins with the model that the leader has named, if the ranks have not.
   __device__ __forceinline__ void follow() const {
-    if (state.order.begins != 0) Block<Team>::begin(state.order.image);
+    if (state.order.begins == 0) return;
+    Block<Team>::begin(state.order.image);
+    // The same for all ranks.
+    const uint64_t needed = OneLayout::scratch_of<Team>(Shape::read(state.order.image));
+    const bool takes_one = needed != 0 && needed <= launch.language.bench_bytes - kBenchState;
+    if (threadIdx.x == 0) reinterpret_cast<Tables*>(language_memory)->takes_one = takes_one;
+    __syncthreads();
+    if (!takes_one) return;
+    One<Team>::clear(reinterpret_cast<char*>(&state) + kBenchState, ranks.rank, ranks.count);
+    ranks.meet();
   }
 
   // A block of the positions that a team's order names, the rank's of all that take some. False if the session ended in the middle. All threads call it.
@@ -534,7 +543,9 @@ class Rank {
   __device__ __noinline__ void take_step() {
     const uint32_t count = state.order.count, truncates = state.order.truncates;
     char* const of_leader = reinterpret_cast<char*>(&state) + kBenchState;
-    if (count <= kTileColumns) {
+    if (count == 1 && Block<Team>::constants().takes_one != 0) {
+      One<Team>::run(ranks, of_leader);
+    } else if (count <= kTileColumns) {
       Batch<Team, 1>::run(ranks, of_leader, count);
     } else {
       Batch<Team, kTiles>::run(ranks, of_leader, count);

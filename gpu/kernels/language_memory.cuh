@@ -80,6 +80,22 @@ __device__ __forceinline__ void copy_stretch([[maybe_unused]] void* to, [[maybe_
 #endif
 }
 
+// The same of a stretch in several parts: how many bytes it has, by one lane; and behind a __syncwarp a part, by any.
+__device__ __forceinline__ void expect_stretch([[maybe_unused]] uint32_t bytes, [[maybe_unused]] uint64_t* at) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const uint32_t arrival = static_cast<uint32_t>(__cvta_generic_to_shared(at));
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(arrival), "r"(bytes) : "memory");
+#endif
+}
+__device__ __forceinline__ void copy_part([[maybe_unused]] void* to, [[maybe_unused]] const char* from, [[maybe_unused]] uint32_t bytes,
+                                          [[maybe_unused]] uint64_t* at) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to)), arrival = static_cast<uint32_t>(__cvta_generic_to_shared(at));
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               :: "r"(address), "l"(from), "r"(bytes), "r"(arrival) : "memory");
+#endif
+}
+
 // Waits until the stretch has arrived whose number at `at`, from 0 on, has this parity. All lanes call it.
 __device__ __forceinline__ void wait_for_stretch([[maybe_unused]] uint64_t* at, [[maybe_unused]] uint32_t parity) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

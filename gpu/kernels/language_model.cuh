@@ -266,6 +266,7 @@ struct Layout {
 struct alignas(kLine) Tables {
   uint32_t log2[260], ratio[260], powers[1024];
   uint16_t exp2[256], sigmoid[72], tanh[264], gelu[72];
+  uint32_t takes_one;  // whether steps of one rollout of its team's model are taken without meetings
   uint32_t meetings;  // of a rank, so far: registers that are kept for long go to local memory, which a meeting makes the first cache forget
 };
 

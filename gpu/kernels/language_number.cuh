@@ -55,6 +55,21 @@ __device__ __forceinline__ uint64_t divide(uint64_t value, uint32_t by) {
   return (by & (by - 1)) == 0 ? value >> (bits(by) - 1) : value / by;
 }
 
+// The same of a value of 62 bits and its inverse, 1.0 / by: in floating point it is a few off at most, as of 53 bits each is rounded.
+__device__ __forceinline__ uint64_t divide_by(uint64_t value, uint32_t by, double inverse) {
+  uint64_t quotient = static_cast<uint64_t>(static_cast<double>(value) * inverse);
+  int64 rest = static_cast<int64>(value - quotient * by);
+  while (rest < 0) {
+    quotient--;
+    rest += by;
+  }
+  while (rest >= by) {
+    quotient++;
+    rest -= by;
+  }
+  return quotient;
+}
+
 // numerator / denominator, halves rounded up; the denominator is positive.
 __device__ __forceinline__ int64 round_divide(int64 numerator, int64 denominator) {
   const int64 twice = 2 * numerator + denominator, by = 2 * denominator;
