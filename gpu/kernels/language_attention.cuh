@@ -291,9 +291,171 @@ struct Fresh {
 // What `attend` does with one head, for up to kTogether that share their keys, on the matrix units: rows are positions, columns are heads; then a row is a byte of all
 // weights of a head, of 24 bits, and columns are channels. `to` are the parts of these heads, `bytes` from one to the next; `scratch` is the warp's own, of
 // kTogether * 32 words.
+__device__ __forceinline__ void attend_together(const Heads& heads, uint32_t piece, uint32_t first, uint32_t step, uint32_t position, char* to, uint32_t bytes,
+                                                uint32_t* scratch, uint32_t lane) {
+  constexpr uint32_t kPairs = kPiece / 16;
+  const uint32_t group = lane / 4, quarter = lane % 4, own = group % kTogether;
+  // Of two tiles of channels the lanes of the lower two bytes have one, the others the other.
+  const bool upper = group >= kTogether;
+  const bool has_channels = piece + 8 * group < heads.width;
+  int64 weights[2] = {}, values[2][kPairs][2] = {};  // [bin], [bin][pair of tiles][channel]
+  int32_t highest = kNoBin;
+  const char* const query = heads.queries + heads.width * min(group, heads.count - 1) + 8 * quarter;
+#pragma unroll 1
+  for (uint32_t block = first; block <= position / kBlock; block += step) {
+    const char* const keys = heads.keys + heads.kv_block * block;
+    const char* const block_values = keys + heads.kv_half;
+    // The values come while the scores are worked out: of eight positions eight channels. Those behind the last position are whatever is there, and count 0 times.
+    uint2 coming[8];
+#pragma unroll
+    for (uint32_t k = 0; k < 8; k++)
+      coming[k] = *reinterpret_cast<const uint2*>(block_values + kLine + (16 * (k / 4) + 4 * quarter + k % 4) * heads.width + (has_channels ? piece + 8 * group : 0));
+    const uint32_t key_scale = reinterpret_cast<const uint16_t*>(keys)[DOORBELL_FAULT(ScalesAhead) ? min(lane + 1, kBlock - 1) : lane];
+    const uint32_t value_scale = reinterpret_cast<const uint16_t*>(block_values)[lane];
+    int32_t dots[2][4] = {};
+#pragma unroll 1
+    for (uint32_t at = 0; at < heads.width; at += kLine) {
+      // Two times 32 channels of four rows; there is nothing behind the last one.
+      uint2 key[2][4];
+#pragma unroll
+      for (uint32_t half = 0; half < 2; half++) {
+        const bool is = at + kBlock * half < heads.width;
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++)
+          key[half][k] = is ? *reinterpret_cast<const uint2*>(keys + kLine + (8 * k + group) * heads.width + at + kBlock * half + 8 * quarter) : make_uint2(0, 0);
+      }
+#pragma unroll
+      for (uint32_t half = 0; half < 2; half++) {
+        if (at + kBlock * half >= heads.width) break;
+        const uint2 by = *reinterpret_cast<const uint2*>(query + at + kBlock * half);
+#pragma unroll
+        for (uint32_t tile = 0; tile < 2; tile++) {
+          int32_t sums[4];
+          stream::multiply_tile(sums, key[half][2 * tile].x, key[half][2 * tile + 1].x, key[half][2 * tile].y, key[half][2 * tile + 1].y, by.x, by.y);
+#pragma unroll
+          for (uint32_t j = 0; j < 4; j++) dots[tile][j] += sums[j];
+        }
+      }
+    }
+    __syncwarp();
+    if (quarter < kTogether / 2) {
+#pragma unroll
+      for (uint32_t k = 0; k < 8; k++)
+        scratch[kBlock * (2 * quarter + k % 2) + 8 * (k / 2) + group] = static_cast<uint32_t>(dots[k / 4][k % 4]);
+    }
+    __syncwarp();
+    // A lane for each position.
+    const bool is_seen = kBlock * block + lane <= position;
+    int32_t own_ceiling = 0;
+    uint32_t own_sum = 0;
+    int32_t scores[kTogether], ceilings[kTogether];
+    // All side by side: each is a chain of its own. Behind the last head there is that once more, which counts for nothing.
+#pragma unroll
+    for (uint32_t head = 0; head < kTogether; head++) {
+      const uint32_t that = min(head, heads.count - 1);
+      const int32_t score = score_by(static_cast<int32_t>(scratch[kBlock * that + lane]), heads.query_scales[that] * key_scale, heads.factor);
+      scores[head] = is_seen ? score : kLowest32;
+    }
+#pragma unroll
+    for (uint32_t head = 0; head < kTogether; head++) ceilings[head] = (__reduce_max_sync(kEveryLane, scores[head]) + 255) >> 8;
+#pragma unroll
+    for (uint32_t head = 0; head < kTogether; head++) {
+      const uint32_t of_score = weight_of(heads.exp2, (static_cast<uint32_t>(ceilings[head]) << 8) - static_cast<uint32_t>(scores[head]));
+      const uint32_t weight = is_seen ? of_score : 0, sum = __reduce_add_sync(kEveryLane, weight);
+      scratch[kBlock * head + lane] = weight * value_scale;
+      if (head == own) {
+        own_ceiling = ceilings[head];
+        own_sum = sum;
+      }
+    }
+    __syncwarp();
+    uint32_t which = 2;
+    if (own < heads.count)
+      enters(highest, own_ceiling >> 4, which, [&](bool below) {
+        weights[1] = below ? weights[0] : 0;
+        weights[0] = 0;
+#pragma unroll
+        for (uint32_t pair = 0; pair < kPairs; pair++) {
+#pragma unroll
+          for (uint32_t j = 0; j < 2; j++) {
+            values[1][pair][j] = below ? values[0][pair][j] : 0;
+            values[0][pair][j] = 0;
+          }
+        }
+      });
+    const uint32_t up = static_cast<uint32_t>(own_ceiling) & 15;
+    const int64 total = static_cast<int64>(own_sum) << up;
+    weights[0] += which == 0 ? total : 0;
+    weights[1] += which == 1 ? total : 0;
+    // Row `group` has byte group / 4 of the weights of its head, and eight rows on is that two bytes on.
+    uint32_t limbs[2][2];  // [half of the positions][row]
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+      const uint4 four = *reinterpret_cast<const uint4*>(scratch + kBlock * own + 16 * half + 4 * quarter);
+#pragma unroll
+      for (uint32_t r = 0; r < 2; r++) {
+        const uint32_t byte = group / kTogether + 2 * r, pick = byte | (4 + byte) << 4;
+        limbs[half][r] = __byte_perm(__byte_perm(four.x, four.y, pick), __byte_perm(four.z, four.w, pick), 0x5410);
+      }
+    }
+    uint32_t columns[2][8];  // of channels: four positions each
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+#pragma unroll
+      for (uint32_t four = 0; four < 2; four++) {
+        uint32_t from[4], turned[4];
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) from[k] = four == 0 ? coming[4 * half + k].x : coming[4 * half + k].y;
+        transpose(from, turned);
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) columns[half][4 * four + k] = turned[k];
+      }
+    }
+#pragma unroll
+    for (uint32_t pair = 0; pair < kPairs; pair++) {
+      int32_t sums[2][4];
+#pragma unroll
+      for (uint32_t k = 0; k < 2; k++)
+        stream::multiply_unsigned_tile(sums[k], limbs[0][0], limbs[0][1], limbs[1][0], limbs[1][1], columns[0][2 * pair + k], columns[1][2 * pair + k]);
+#pragma unroll
+      for (uint32_t j = 0; j < 2; j++) {
+        const int32_t got = __shfl_xor_sync(kEveryLane, upper ? sums[0][j] : sums[1][j], 16), third = __shfl_xor_sync(kEveryLane, sums[1][2 + j], 16);
+        // The first two have 29 bits together.
+        const int32_t low = upper ? got + sums[1][j] * 256 : sums[0][j] + got * 256;
+        const int64 all = static_cast<int64>(upper ? third : sums[0][2 + j]) * 65536 + low;
+        const int64 added = static_cast<int64>(static_cast<uint64_t>(all) << up);
+        values[0][pair][j] += which == 0 ? added : 0;
+        values[1][pair][j] += which == 1 ? added : 0;
+      }
+    }
+  }
+  if (own >= heads.count) return;
+  Attended* const part = reinterpret_cast<Attended*>(to + bytes * own);
+  int64* const kept = reinterpret_cast<int64*>(part + 1);
+#pragma unroll
+  for (uint32_t b = 0; b < 2; b++) {
+#pragma unroll
+    for (uint32_t pair = 0; pair < kPairs; pair++) {
+#pragma unroll
+      for (uint32_t j = 0; j < 2; j++) {
+        const uint32_t channel = piece + 8 * (2 * quarter + j) + 2 * pair + (upper ? 1 : 0);
+        if (channel < heads.width) kept[b * heads.width + channel] = values[b][pair][j];
+      }
+    }
+  }
+  if (quarter == 0 && !upper && piece == 0) {
+    part->weights[0] = weights[0];
+    part->weights[1] = weights[1];
+    part->highest = highest;
+  }
+}
+
+// What `attend` does with one head, for up to kTogether that share their keys, on the matrix units: rows are positions, columns are heads; then a row is a byte of all
+// weights of a head, of 24 bits, and columns are channels. `to` are the parts of these heads, `bytes` from one to the next; `scratch` is the warp's own, of
+// kTogether * 32 words.
 // The first block is `near`; with `kSingle` there is no other, and the lower bin is not written.
 template <bool kSingle>
-__device__ __forceinline__ void attend_together(const Heads& heads, Near& near, const Fresh& fresh, uint32_t piece, uint32_t first, uint32_t step, uint32_t position, char* to,
+__device__ __forceinline__ void attend_near(const Heads& heads, Near& near, const Fresh& fresh, uint32_t piece, uint32_t first, uint32_t step, uint32_t position, char* to,
                                                 uint32_t bytes, uint32_t* scratch, uint32_t lane) {
   constexpr uint32_t kTilePairs = kPiece / 16;
   const uint32_t group = lane / 4, quarter = lane % 4, own = group % kTogether;

@@ -646,9 +646,7 @@ class Batch : Frame<Team> {
                          min(kTogether, group - set),
                          shared_.factor,
                          tables().exp2};
-        Near near;
-        near.bring(with, piece, part, lane_);
-        attend_together<false>(with, near, Fresh{}, piece, part, parts, of.position, kept + at_.part_bytes * (most * head + part), at_.part_bytes * most,
+        attend_together(with, piece, part, parts, of.position, kept + at_.part_bytes * (most * head + part), at_.part_bytes * most,
                         at<uint32_t>(at_.scores) + kTogether * kBlock * warp_, lane_);
       }
       Team::sync();

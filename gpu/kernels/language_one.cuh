@@ -609,7 +609,7 @@ class One : Frame<Team> {
       const char* const newest = at<char>(at_.fresh) + fresh_bytes * number;
       const uint32_t* const scales = reinterpret_cast<const uint32_t*>(newest + 2 * width);
       const Fresh fresh{newest, newest + width, scales[0], scales[1]};
-      attend_together<kSingle>(with, near, fresh, piece, part, parts, position, at<char>(at_.parts) + at_.part_bytes * (parts * head + part), at_.part_bytes * parts,
+      attend_near<kSingle>(with, near, fresh, piece, part, parts, position, at<char>(at_.parts) + at_.part_bytes * (parts * head + part), at_.part_bytes * parts,
                                at<uint32_t>(at_.scores) + kTogether * kBlock * warp_, lane_);
     }
     Team::sync();
