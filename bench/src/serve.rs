@@ -165,12 +165,17 @@ fn served(program: &Path, work: Work, streams: bool) -> Result<Rate, BenchError>
     let mut child = command.stderr(Stdio::piped()).spawn().map_err(BenchError::failed)?;
     let told = child.stderr.take();
     let mut server = Server { child, address: String::new() };
-    let mut line = String::new();
-    if let Some(told) = told {
-        BufReader::new(told).read_line(&mut line).map_err(BenchError::failed)?;
+    let (mut said, mut address) = (String::new(), None);
+    // A device may have something to say first.
+    for line in told.into_iter().flat_map(|told| BufReader::new(told).lines()) {
+        let line = line.map_err(BenchError::failed)?;
+        address = line.rsplit_once("http://").map(|(_, address)| address.trim().to_owned());
+        if address.is_some() {
+            break;
+        }
+        said += &line;
     }
-    let address = line.trim().rsplit_once("http://").map(|(_, address)| address.to_owned());
-    server.address = address.ok_or_else(|| BenchError::failed(format!("serve said: {line}")))?;
+    server.address = address.ok_or_else(|| BenchError::failed(format!("serve said: {said}")))?;
     let (next, tokens) = (AtomicUsize::new(0), AtomicU64::new(0));
     let (began, before) = (Instant::now(), process(server.child.id())?);
     let clients: Result<Vec<()>, BenchError> = thread::scope(|scope| {

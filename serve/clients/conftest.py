@@ -15,9 +15,11 @@ class Server:
         program = os.environ.get("DOORBELL", "doorbell")
         command = [program, "serve", "--listen", "127.0.0.1:0", *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        line = self.process.stderr.readline()
-        if "http://" not in line:
-            raise RuntimeError(line + self.process.stderr.read())
+        said = ""
+        while "http://" not in (line := self.process.stderr.readline()):
+            said += line
+            if not line:
+                raise RuntimeError(said)
         self.url = "http://" + line.rsplit("http://", 1)[1].strip()
 
     def end(self):

@@ -15,6 +15,10 @@ use super::control::Command;
 use super::teller::Told;
 use crate::fault;
 
+/// How many times as long an answer that nobody watches goes on without a checkpoint. It has some, as a simulated device runs a DECODE in one go, and a
+/// pause or an abort has to wait for that.
+const SELDOM: u32 = 8;
+
 /// Shared by whoever asks, the hot thread, and the teller.
 #[derive(Debug, Default)]
 pub(super) struct Intake {
@@ -284,10 +288,10 @@ impl Source for Queue {
         match &self.current {
             Some((job, request)) => {
                 let Job { ask, .. } = job;
-                let cut = ask.streams || !ask.stops.is_empty();
+                let often = ask.streams || !ask.stops.is_empty();
                 let terms = Terms {
                     members: ask.members,
-                    checkpoint: if cut { self.checkpoint } else { 0 },
+                    checkpoint: if often { self.checkpoint } else { self.checkpoint.saturating_mul(SELDOM) },
                     eos_stops: ask.ends,
                     draws: ask.draws,
                     scored: ask.scored,
