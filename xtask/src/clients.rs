@@ -33,7 +33,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let python =
         setup::python(root, "clients", &tests.join("requirements.txt"), Some(&tests.join("packages.txt")))?;
     // As the tests build it, so that nothing is built twice.
-    let build = ["build", "--workspace", "--release", "--features", FULL, "--bin", "doorbell"];
+    let build = ["test", "--workspace", "--release", "--features", FULL, "--test", "serve", "--no-run"];
     shell::run(&mut shell::cargo(root, &build))?;
     let mut command = Command::new(python);
     command.args(["-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "-W", "ignore"]);

@@ -29,7 +29,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let package = root.join(PACKAGE);
     let python = setup::python(root, PACKAGE, &package.join("tests/requirements.txt"), None)?;
     // As the tests build it, so that nothing is built twice.
-    let build = ["build", "--workspace", "--release", "--features", FULL, "--bin", "doorbell"];
+    let build = ["test", "--workspace", "--release", "--features", FULL, "--test", "serve", "--no-run"];
     shell::run(&mut shell::cargo(root, &build))?;
     let mut command = Command::new(python);
     command.args(["-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]);
