@@ -11,6 +11,7 @@ mod sampling;
 mod sglang;
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,29 +52,20 @@ pub struct Limits {
 
 /// An engine behind doors.
 pub struct Server {
-    /// The engine.
-    pub engine: Engine,
-    /// Name of the model.
-    pub model: String,
-    /// Its tokeniser.
-    pub text: Arc<Text>,
-    /// The template of chats, if it is not the model's own.
-    pub template: Option<String>,
-    /// Positions of the longest sequence.
-    pub positions: u32,
-    /// Tokens that there are.
-    pub vocabulary: u32,
-    /// Reads new weights.
-    pub import: Import,
-    /// The key that clients have to send, if they have to.
-    pub key: Option<String>,
-    /// What is taken.
-    pub limits: Limits,
+    setup: Setup,
     /// Running number of what was drawn without a seed, and of ids.
     numbers: AtomicU64,
     /// Requests that a client has named, with their tickets.
     named: Mutex<HashMap<String, Vec<u64>>>,
     started: u64,
+}
+
+impl Deref for Server {
+    type Target = Setup;
+
+    fn deref(&self) -> &Setup {
+        &self.setup
+    }
 }
 
 /// What a server is made of.
@@ -101,21 +93,7 @@ pub struct Setup {
 impl Server {
     /// A server that takes nothing yet.
     pub fn new(setup: Setup) -> Arc<Server> {
-        let Setup { engine, model, text, template, positions, vocabulary, import, key, limits } = setup;
-        Arc::new(Server {
-            engine,
-            model,
-            text,
-            template,
-            positions,
-            vocabulary,
-            import,
-            key,
-            limits,
-            numbers: AtomicU64::new(0),
-            named: Mutex::default(),
-            started: now(),
-        })
+        Arc::new(Server { setup, numbers: AtomicU64::new(0), named: Mutex::default(), started: now() })
     }
 
     /// All doors.
