@@ -11,9 +11,10 @@ use std::{env, fs, io, slice};
 
 use doorbell_bench::BenchError;
 use doorbell_bench::perf::{WORKLOADS, Workload, count_only, timed};
+use doorbell_checkpoint::import;
 use doorbell_contract::{HwDesc, PREFIX_NONE, SqKey};
 use doorbell_lm::judge::published;
-use doorbell_lm::{Image, MICRO_ROPE_BASE, float, import, micro, quantise};
+use doorbell_lm::{Image, MICRO_ROPE_BASE, float, micro, quantise};
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Sync};
 use doorbell_runtime::trajectory::{Body, Finished, Outcome};

@@ -4,14 +4,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use doorbell_checkpoint::import;
+use doorbell_checkpoint::text::Text;
 use doorbell_devices::Kind;
 #[cfg(feature = "serve")]
 use doorbell_lm::Shape;
 use doorbell_lm::sample::Sharpness;
-use doorbell_lm::text::Text;
 use doorbell_lm::{
-    FileError, Image, MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, float, image, import, judge, micro,
-    micro_gemma, quantise, tiny,
+    FileError, Image, MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, float, image, judge, micro, micro_gemma,
+    quantise, tiny,
 };
 use doorbell_npu::Published;
 use doorbell_npu::layout::CHIP_LINES;

@@ -7,7 +7,7 @@ mod write;
 use std::path::Path;
 
 use crate::about::About;
-use crate::file_error::{self, FileError};
+use crate::file::{self, FileError};
 use crate::shape::Shape;
 use crate::weights::Model;
 
@@ -54,8 +54,7 @@ impl Image {
     /// # Errors
     /// As [`Image::from_bytes`].
     pub fn read(path: &Path) -> Result<Self, FileError> {
-        Self::from_bytes(&file_error::read(path, crate::limits::WEIGHT_BYTES)?)
-            .map_err(|error| error.within(path))
+        Self::from_bytes(&file::read(path, crate::limits::WEIGHT_BYTES)?).map_err(|error| error.within(path))
     }
 }
 

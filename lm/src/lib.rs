@@ -5,11 +5,9 @@
 
 mod about;
 pub mod fast;
-mod file_error;
+pub mod file;
 pub mod float;
 pub mod image;
-#[cfg(feature = "import")]
-mod import;
 pub mod judge;
 pub mod limits;
 mod micro;
@@ -21,16 +19,12 @@ mod rival;
 pub mod sample;
 mod shape;
 pub mod tables;
-#[cfg(feature = "text")]
-pub mod text;
 mod tiny;
 mod weights;
 
 pub use about::About;
-pub use file_error::FileError;
+pub use file::FileError;
 pub use image::Image;
-#[cfg(feature = "import")]
-pub use import::{Imported, import, import_gguf};
 pub use micro::{
     EXTREMES, MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, extreme, hashed, micro, micro_gemma, steep,
 };

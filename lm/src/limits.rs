@@ -2,12 +2,6 @@
 //!
 //! An environment variable sets each limit. The error of a limit names the limit and its variable.
 
-#[cfg(any(feature = "text", test))]
-use std::{
-    any::Any,
-    panic::{self, AssertUnwindSafe},
-};
-
 /// A bound of what a file may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -87,22 +81,6 @@ impl Limit {
     }
 }
 
-/// Turns a panic within a library that reads untrusted bytes into an error. The process's panic hook runs as for any panic.
-///
-/// # Errors
-/// What the panic said.
-#[cfg(any(feature = "text", test))]
-pub(crate) fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    panic::catch_unwind(AssertUnwindSafe(work)).map_err(|panic| said(&*panic))
-}
-
-#[cfg(any(feature = "text", test))]
-fn said(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "it panicked".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,11 +106,5 @@ mod tests {
             assert!(include_str!("../../docs/limits.md").contains(&row), "docs/limits.md lacks {row}");
             assert!(told.contains(limit.variable) && told.contains(&format!("7 {}", limit.what)), "{told}");
         }
-    }
-
-    #[test]
-    fn a_panic_is_an_error() {
-        assert_eq!(contained(|| 3), Ok(3));
-        assert_eq!(contained(|| -> u8 { panic!("of {}", 1) }), Err("of 1".into()));
     }
 }

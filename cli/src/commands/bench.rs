@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use doorbell_bench::decoding::{Decode, DecodeShape};
 use doorbell_bench::{BenchError, Language, Load, MACHINE, PROMPT, What};
+use doorbell_checkpoint::text::Text;
 use doorbell_devices::machine::Machine;
 use doorbell_lm::Image;
-use doorbell_lm::text::Text;
 use serde_json::{Map, Value};
 
 use super::trace;

@@ -4,9 +4,9 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use doorbell_checkpoint::text::{Stream, Text};
 use doorbell_devices::Kind;
 use doorbell_lm::sample::Truncation;
-use doorbell_lm::text::{Stream, Text};
 use doorbell_npu::Published;
 use rayon::ThreadPoolBuilder;
 use serde_json::json;

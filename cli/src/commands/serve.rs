@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use doorbell_checkpoint::text::Text;
 use doorbell_devices::{Kind, Memory, Settings};
 use doorbell_host::QueueConfig;
-use doorbell_lm::text::Text;
 use doorbell_npu::Published;
 use doorbell_serve::engine::{Engine, Size};
 use doorbell_serve::fault::Fault;

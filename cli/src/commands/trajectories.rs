@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use doorbell_lm::text::Text;
+use doorbell_checkpoint::text::Text;
 use doorbell_runtime::reward::Scorer;
 use doorbell_runtime::trajectory::log::{LogError, Reader, Run, Verified, runs};
 #[cfg(feature = "parquet")]

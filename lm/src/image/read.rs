@@ -4,7 +4,7 @@
 use super::Image;
 use super::layout::{ENTRY, Entry, Form, HEADER, Kind, MAGIC, VERSION, layout, length};
 use crate::about::About;
-use crate::file_error::FileError;
+use crate::file::FileError;
 use crate::ops::LARGEST_SUM;
 use crate::quantise::LARGEST_EXPONENT;
 use crate::shape::{Gemma, STREAMS, Shape};

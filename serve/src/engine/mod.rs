@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use doorbell_checkpoint::text::Text;
 use doorbell_contract::{Capability, MEMBERS_MAX, PolicyMode};
 use doorbell_host::{Device, QueueConfig};
-use doorbell_lm::text::Text;
 use doorbell_npu::Published;
 use doorbell_runtime::events::Clock;
 use doorbell_runtime::kv::{AnswerStart, PrefixConfig, Prefixes};

@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use doorbell_checkpoint::text::{Stream, Text};
 use doorbell_host::TokenRegion;
-use doorbell_lm::text::{Stream, Text};
 use doorbell_runtime::pipeline::{Lost, Options, Partial, RewardStage, RuntimeError, TrajectoryStage};
 use doorbell_runtime::reward::{self, GroupPostError, JudgeFailure, Judged, Moment, Shutdown, Verdict};
 use doorbell_runtime::rollout::RolloutId;

@@ -24,7 +24,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use doorbell_lm::text::Text;
+use doorbell_checkpoint::text::Text;
 use doorbell_npu::Published;
 use serde::de::DeserializeOwned;
 

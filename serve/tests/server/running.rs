@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use doorbell_checkpoint::text::Text;
 use doorbell_host::{Driver, QueueConfig};
 use doorbell_lm::micro;
 use doorbell_lm::sample::{Sharpness, Truncation};
-use doorbell_lm::text::Text;
 use doorbell_npu::Published;
 use doorbell_serve::engine::{Engine, Size};
 use doorbell_serve::http::{Limits, Server, Setup, serve};

@@ -12,10 +12,10 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
+use doorbell_checkpoint::text::{Stream, Text};
 use doorbell_devices::Kind;
 use doorbell_lm::Shape;
 use doorbell_lm::sample::Truncation;
-use doorbell_lm::text::{Stream, Text};
 use doorbell_npu::Published;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;

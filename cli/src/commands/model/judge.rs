@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use doorbell_checkpoint::text::Text;
 use doorbell_lm::judge::{Judgement, judge, vouches};
-use doorbell_lm::text::Text;
 use indicatif::ProgressBar;
 use serde_json::json;
 

@@ -4,10 +4,10 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use doorbell_checkpoint::text::Text;
 use doorbell_contract::{HwImage, PolicyMode};
 use doorbell_devices::Kind;
 use doorbell_host::{Device, DeviceError, QueueConfig};
-use doorbell_lm::text::Text;
 use doorbell_lm::{About, Image};
 use doorbell_runtime::pipeline::{
     Busy, Language, Lost, Options, Partial, PromptSource, Publisher, SequenceMemory, TrajectoryStage, Weights,

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use doorbell_checkpoint::text::Text;
 use doorbell_lm::Image;
-use doorbell_lm::text::Text;
 use doorbell_trace::{Prompt, Request, Trace};
 
 use super::Args;

@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 use super::Imported;
 use super::blocks::Packing;
 use super::llama::{self, Names, Plan, Source};
-use crate::about::About;
-use crate::file_error::FileError;
-use crate::shape::Shape;
+use doorbell_lm::About;
+use doorbell_lm::FileError;
+use doorbell_lm::Shape;
 
 const NAMES: Names = Names {
     tokens: "token_embd.weight",

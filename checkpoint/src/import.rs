@@ -8,10 +8,10 @@ mod llama;
 
 use std::path::Path;
 
-use crate::about::About;
-use crate::file_error::{FileError, read};
-use crate::float;
-use crate::limits::WEIGHT_BYTES;
+use doorbell_lm::About;
+use doorbell_lm::file::{FileError, read};
+use doorbell_lm::float;
+use doorbell_lm::limits::WEIGHT_BYTES;
 
 /// A model with the weights that were published, and what surrounds it.
 #[derive(Clone, Debug)]

@@ -14,9 +14,9 @@ use super::Imported;
 use super::blocks::Packing;
 use super::llama::{self, Names, Source};
 use super::{gemma, stem};
-use crate::about::About;
-use crate::file_error::{FileError, read};
-use crate::limits::{JSON_BYTES, TEMPLATE_BYTES, WEIGHT_BYTES};
+use doorbell_lm::About;
+use doorbell_lm::file::{FileError, read};
+use doorbell_lm::limits::{JSON_BYTES, TEMPLATE_BYTES, WEIGHT_BYTES};
 
 const NAMES: Names = Names {
     tokens: "model.embed_tokens.weight",

@@ -1,14 +1,14 @@
 //! Files as others write them: both formats give the same model, and what is malformed is told, without a panic and without a giant allocation.
-#![cfg(all(feature = "import", feature = "text"))]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use doorbell_checkpoint::text::Text;
+use doorbell_checkpoint::{Imported, import, import_gguf};
 use doorbell_lm::judge::published;
-use doorbell_lm::text::Text;
-use doorbell_lm::{Imported, MICRO_ROPE_BASE, float, import, import_gguf, micro, quantise};
+use doorbell_lm::{MICRO_ROPE_BASE, float, micro, quantise};
 use proptest::prelude::*;
 use rstest::rstest;
 use safetensors::Dtype;

@@ -1,11 +1,11 @@
 //! A directory of Gemma 3N's shape, as transformers' `Gemma3nForCausalLM` writes one: what is read, what becomes of it, and what is refused.
-#![cfg(feature = "import")]
 
 use std::fs;
 use std::path::Path;
 
+use doorbell_checkpoint::import;
 use doorbell_lm::judge::{judge, published};
-use doorbell_lm::{MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, float, import, micro_gemma, quantise};
+use doorbell_lm::{MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, float, micro_gemma, quantise};
 use proptest::prelude::*;
 use rstest::rstest;
 use safetensors::Dtype;

@@ -8,7 +8,7 @@ use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior};
 
 use super::apart::apart;
-use crate::limits::{TEMPLATE_BYTES, TEMPLATE_DEPTH, TEMPLATE_OUTPUT, TEMPLATE_STEPS};
+use doorbell_lm::limits::{TEMPLATE_BYTES, TEMPLATE_DEPTH, TEMPLATE_OUTPUT, TEMPLATE_STEPS};
 
 /// Renders the messages of a chat, up to where the answer begins; `special` are the texts of `bos_token` and its like.
 pub(super) fn render(

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::file_error::FileError;
 use crate::import::{gemma, llama};
-use crate::shape::{Gemma, STREAMS, Shape};
+use doorbell_lm::FileError;
+use doorbell_lm::{Gemma, STREAMS, Shape};
 
 /// What it says of a model of either shape.
 pub(super) enum Plan {

@@ -9,7 +9,8 @@ use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::limits::{TEMPLATE_MEMORY, TEMPLATE_SECONDS, contained};
+use crate::contained::contained;
+use doorbell_lm::limits::{TEMPLATE_MEMORY, TEMPLATE_SECONDS};
 
 /// One at a time: a child that was forked meanwhile would hold the pipe of this one open.
 static GATE: Mutex<()> = Mutex::new(());

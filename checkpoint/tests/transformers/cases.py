@@ -1,9 +1,9 @@
 """Writes cases.json: files of a published model, and what `transformers` makes of them.
 
     python3 -m venv VENV && VENV/bin/pip install transformers==5.24.0 tokenizers==0.23.3 jinja2==3.1.6
-    VENV/bin/python lm/tests/transformers/cases.py
+    VENV/bin/python checkpoint/tests/transformers/cases.py
 
-All files are of this project's own making. lm/tests/transformers.rs holds the importer and the chat path to the result.
+All files are of this project's own making. checkpoint/tests/transformers.rs holds the importer and the chat path to the result.
 """
 
 import json

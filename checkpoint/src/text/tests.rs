@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::micro;
+use doorbell_lm::micro;
 
 fn text() -> Text {
     let image = micro();

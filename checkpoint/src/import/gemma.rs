@@ -1,9 +1,9 @@
 //! A model of Gemma 3N's shape, from tensors by the names of transformers' `Gemma3nForCausalLM`.
 
 use super::llama::{self, Source, neighbours};
-use crate::file_error::FileError;
-use crate::float::{GemmaLayer, GemmaParts, KeyValue, Layer, Model};
-use crate::shape::{STREAMS, Shape};
+use doorbell_lm::FileError;
+use doorbell_lm::float::{GemmaLayer, GemmaParts, KeyValue, Layer, Model};
+use doorbell_lm::{STREAMS, Shape};
 
 /// What a configuration says.
 pub(super) struct Plan {

@@ -1,4 +1,4 @@
-//! What is wrong with a file that a model is read from.
+//! Files that a model is read from, and what is wrong with them.
 
 use std::fmt;
 use std::io::Read;
@@ -15,17 +15,15 @@ pub struct FileError {
 }
 
 impl FileError {
-    pub(crate) fn new(
-        place: impl fmt::Display,
-        problem: impl fmt::Display,
-        remedy: impl fmt::Display,
-    ) -> Self {
+    /// `place` is within the file, and empty where it is all of it; `remedy` is what to do.
+    pub fn new(place: impl fmt::Display, problem: impl fmt::Display, remedy: impl fmt::Display) -> Self {
         let [place, problem, remedy] = [place.to_string(), problem.to_string(), remedy.to_string()];
         Self { place, problem, remedy }
     }
 
     /// The same, in this file.
-    pub(crate) fn within(self, file: &Path) -> Self {
+    #[must_use]
+    pub fn within(self, file: &Path) -> Self {
         let place = match self.place.as_str() {
             "" => file.display().to_string(),
             place => format!("{}: {place}", file.display()),
@@ -45,7 +43,10 @@ impl fmt::Display for FileError {
 impl std::error::Error for FileError {}
 
 /// Reads a whole file of at most so many bytes.
-pub(crate) fn read(path: &Path, limit: Limit) -> Result<Vec<u8>, FileError> {
+///
+/// # Errors
+/// If it cannot be read, is no regular file, or exceeds the limit; if the limit's variable is wrong.
+pub fn read(path: &Path, limit: Limit) -> Result<Vec<u8>, FileError> {
     let failed = |problem: String, remedy: &str| FileError::new(path.display(), problem, remedy);
     let most = limit.value().map_err(|problem| FileError::new("", problem, "set it anew, or unset it"))?;
     let cannot =

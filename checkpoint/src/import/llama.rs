@@ -1,8 +1,8 @@
 //! A model of Llama's shape, from tensors by name.
 
-use crate::file_error::FileError;
-use crate::float::{KeyValue, Layer, Model};
-use crate::shape::Shape;
+use doorbell_lm::FileError;
+use doorbell_lm::Shape;
+use doorbell_lm::float::{KeyValue, Layer, Model};
 
 /// What a configuration says.
 pub(super) struct Plan {

@@ -1,12 +1,11 @@
 //! What `transformers` makes of files, the importer and the chat path make of them too: `transformers/cases.json` has both, and
 //! `transformers/cases.py` beside it writes that.
-#![cfg(all(feature = "import", feature = "text"))]
 
 use std::fs;
 use std::path::Path;
 
-use doorbell_lm::text::Text;
-use doorbell_lm::{import, import_gguf};
+use doorbell_checkpoint::text::Text;
+use doorbell_checkpoint::{import, import_gguf};
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
 use serde_json::{Value, json};

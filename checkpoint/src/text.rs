@@ -11,8 +11,8 @@ use serde::Serialize;
 use thiserror::Error;
 use tokenizers::Tokenizer;
 
-use crate::about::About;
-use crate::limits;
+use crate::contained::contained;
+use doorbell_lm::About;
 
 /// Why text cannot be had.
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -50,7 +50,7 @@ impl Text {
     /// If the file's is none.
     pub fn new(about: &About, vocabulary: usize) -> Result<Self, TextError> {
         fitting(&about.tokenizer).map_err(TextError::Tokenizer)?;
-        let mut tokenizer = limits::contained(|| Tokenizer::from_bytes(&about.tokenizer))
+        let mut tokenizer = contained(|| Tokenizer::from_bytes(&about.tokenizer))
             .map_err(TextError::Tokenizer)?
             .map_err(|error| TextError::Tokenizer(error.to_string()))?;
         // What a training script cut and padded its batches to is no part of the text.
@@ -77,7 +77,7 @@ impl Text {
     }
 
     fn tokens(&self, text: &str, mut tokens: Vec<u32>, special: bool) -> Result<Vec<u32>, TextError> {
-        let encoding = limits::contained(|| self.tokenizer.encode_fast(text, special))
+        let encoding = contained(|| self.tokenizer.encode_fast(text, special))
             .map_err(TextError::Tokenizer)?
             .map_err(|error| TextError::Tokenizer(error.to_string()))?;
         tokens.extend_from_slice(encoding.get_ids());
@@ -144,7 +144,7 @@ impl Text {
     /// # Errors
     /// If the tokeniser fails.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, TextError> {
-        limits::contained(|| self.tokenizer.decode(tokens, true))
+        contained(|| self.tokenizer.decode(tokens, true))
             .map_err(TextError::Tokenizer)?
             .map_err(|error| TextError::Tokenizer(error.to_string()))
     }
