@@ -1,9 +1,11 @@
 //! Commands that consist of several steps: all run, then a summary, then one verdict.
 
 use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 enum Outcome {
     Passed(Cost),
@@ -27,6 +29,53 @@ fn processor_seconds() -> Option<f64> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = fields.get(11..15)?.iter().map(|field| field.parse::<f64>().ok()).sum::<Option<f64>>()?;
     Some(ticks / TICKS)
+}
+
+/// A step that runs as a program of its own while others run.
+pub struct Beside {
+    name: &'static str,
+    start: Instant,
+    running: Result<Running>,
+}
+
+struct Running {
+    child: Child,
+    /// Reads what the program prints, so that it never waits for a reader.
+    output: JoinHandle<std::io::Result<String>>,
+}
+
+impl Beside {
+    /// Starts `command`.
+    pub fn start(name: &'static str, mut command: Command) -> Beside {
+        println!("\n== {name}: begins, and is shown once it has ended");
+        let start = Instant::now();
+        let mut spawn = || {
+            let (read, write) = std::io::pipe().context("cannot make a pipe")?;
+            command
+                .stdin(Stdio::null())
+                .stdout(write.try_clone().context("cannot share a pipe")?)
+                .stderr(write);
+            let child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
+            // The command holds the pipe open too.
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            Ok(Running { child, output: thread::spawn(|| std::io::read_to_string(read)) })
+        };
+        let running = spawn();
+        Beside { name, start, running }
+    }
+}
+
+impl Running {
+    /// Waits for its end and prints what it printed; the time when it ended.
+    fn end(mut self) -> Result<Instant> {
+        let output =
+            self.output.join().expect("reading does not panic").context("cannot read what it prints");
+        let ended = Instant::now();
+        let status = self.child.wait().context("cannot wait for it")?;
+        print!("{}", output?);
+        ensure!(status.success(), "it ended with {status}, see above");
+        Ok(ended)
+    }
 }
 
 /// Steps of one command and what came of them.
@@ -79,6 +128,19 @@ impl Steps {
             }
         };
         self.rows.push((name, outcome));
+    }
+
+    /// Waits for a step that was begun beside others. Processor time is the program's own, as it is counted when the program is waited for.
+    pub fn end(&mut self, beside: Beside) {
+        let Beside { name, start, running } = beside;
+        let mut ended = start;
+        self.run(name, || {
+            ended = running?.end()?;
+            Ok(())
+        });
+        if let Some((_, Outcome::Passed(cost))) = self.rows.last_mut() {
+            cost.elapsed = ended.duration_since(start);
+        }
     }
 
     /// Notes a step that cannot run here.
@@ -156,6 +218,28 @@ mod tests {
             processor_seconds().unwrap() > before,
             "a busy shell takes more than a hundredth of a second"
         );
+    }
+
+    #[test]
+    fn a_step_beside_others_has_its_own_costs_and_fails_alone() {
+        let shell = |text: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", text]);
+            command
+        };
+        let mut steps = Steps::new("test");
+        // More than a pipe holds, and nobody reads it before its end.
+        let talks = Beside::start("talks", shell("seq 1 20000; sleep 0.3"));
+        let fails = Beside::start("fails", shell("exit 3"));
+        let missing = Beside::start("missing", Command::new("/nowhere/no program"));
+        steps.run("other", || Ok(()));
+        [talks, fails, missing].into_iter().for_each(|beside| steps.end(beside));
+        let [(_, Outcome::Passed(_)), (_, Outcome::Passed(talks)), _, _] = &steps.rows[..] else {
+            panic!("the first two pass")
+        };
+        assert!(talks.elapsed >= Duration::from_millis(300), "{:?}", talks.elapsed);
+        let error = steps.finish().unwrap_err().to_string();
+        assert_eq!(error, "test: 2 of 4 steps failed: fails, missing");
     }
 
     #[test]

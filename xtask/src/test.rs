@@ -2,13 +2,14 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::seeds::Start;
-use crate::steps::Steps;
-use crate::{clients, cocotb, contract, drawn, formal, gpu_check, lifecycle, lint, perf, rtl_test, tsan, vm};
+use crate::steps::{Beside, Steps};
+use crate::{clients, contract, drawn, formal, gpu_check, lint, perf, rtl_test, tsan, vm};
 use doorbell_setup::nvcc::Places;
 use doorbell_setup::{self as setup, shell};
 
@@ -49,8 +50,10 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let mut steps = Steps::new("test").with_purposes(&PURPOSES);
     steps.run("contract", || contract::run(root, true));
     steps.run("testbenches", || rtl_test::run(root, &rtl_test::Options::default()));
+    // Steps that leave a core idle for a part of their time run beside others.
+    let cocotb = beside(root, "cocotb");
     steps.run("formal", || formal::run(root, &formal::Options::default()));
-    steps.run("cocotb", || cocotb::run(root, &cocotb::Options::default()));
+    steps.end(cocotb);
     steps.run("cargo test: build", || {
         shell::run(&mut shell::cargo(root, &[&WORKSPACE[..], &["--no-run"]].concat()))
     });
@@ -62,18 +65,26 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         steps.run("gpu-check", || gpu_check::kernels(root));
     }
     steps.run("cargo test", || cargo_test(root));
+    let lifecycle = beside(root, "lifecycle");
     steps.run_or_skip("guest", || vm::short(root));
     steps.run("clients", || clients::run(root, &clients::Options::default()));
-    steps.run("lifecycle", || lifecycle::run(root, &lifecycle::Options::default()));
     steps.run("perf", || perf::run(root, &perf::Options::default()));
     if !without_gpu {
         gpu_check::nvrtc(root, &mut steps);
     }
+    steps.end(lifecycle);
     match tsan::missing() {
         Some(reason) => steps.skip("tsan", reason),
         None => steps.run("tsan", || tsan::run(root, tsan::Cases::Short)),
     }
     steps.finish()
+}
+
+/// Begins `cargo xtask NAME` beside the steps that follow.
+fn beside(root: &Path, name: &'static str) -> Beside {
+    let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "cargo-xtask".into()));
+    command.arg(name).current_dir(root);
+    Beside::start(name, command)
 }
 
 /// What each step of `test` is for; docs/testing.md says it too, with what the step costs.
