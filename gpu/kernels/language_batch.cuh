@@ -65,7 +65,7 @@ __device__ __noinline__ WarpPlan plan_round(const Shape& shape, uint32_t rank, u
 // Where what a step has lies in a rank's shared memory, in bytes from its beginning. Attentions take the place of activations and weights. With it is what a rank knows of
 // its team: what threads hold in registers goes to local memory, and each meeting makes the first cache forget that.
 struct BatchLayout {
-  uint32_t columns, activations, plans, warp_plans, places, scales, shifts, mantissas, queries, query_scales, scores, parts, end;
+  uint32_t columns, activations, plans, warp_plans, places, best, scales, shifts, mantissas, queries, query_scales, scores, parts, end;
   uint32_t stride;      // of a column's mantissas in scratch
   uint32_t heads;       // of queries that are attended to at a time
   uint32_t parts_kept;  // of their attentions, all together
@@ -110,6 +110,7 @@ struct BatchLayout {
     at.plans = take((kLogits + 1) * static_cast<uint32_t>(sizeof(ProductPlan)));
     at.warp_plans = take(kLogits * Team::kWarps * static_cast<uint32_t>(sizeof(WarpPlan)));
     at.places = take(4 * Team::kThreads / kTileRows);
+    at.best = take(4 * most);
     const uint32_t begin = at.end;
     at.stride = Vectors::stride_of(widest);
     at.scales = take(4 * kBlock * Team::kWarps);
@@ -808,6 +809,8 @@ class Batch : Frame<Team> {
   // Logits of all columns, and what this rank's tokens are to each. A warp takes 32 tokens at a time. A lane has a column, with others if there are fewer than 32,
   // each of them every n-th token.
   __device__ __forceinline__ void choose() {
+    uint32_t* const best = at<uint32_t>(at_.best);
+    if (thread_ < at_.count) best[thread_] = Sampler::kNoBound;
     activate(kLogits, shared_.last_gain);
     scale(kLogits, shared_.last_gain);
     Team::sync();
@@ -860,8 +863,9 @@ class Batch : Frame<Team> {
           // Until it is known what is kept, the most likely one is the best.
           sampler.keep(logit, token, logit);
           if (lane_ % wide < at_.count) logits[token] = logit;
-        } else {
+        } else if (sampler.may_pick(token, logit, order::load_relaxed_block(best + number))) {
           sampler.pick(token, logit);
+          if (sampler.token() == token) order::store_relaxed_block(best + number, sampler.bound());
         }
       }
       for (uint32_t step = wide; step < kWarp; step *= 2) sum += __shfl_xor_sync(kEveryLane, sum, step);
