@@ -86,7 +86,7 @@ struct BatchLayout {
   static constexpr uint32_t kPartBytes = 128 << 10;
 
   // Words of a tile's row: such that rows lie in different banks.
-  static constexpr __device__ __forceinline__ uint32_t pitch(uint32_t tiles) { return tiles == 1 ? kTileColumns : kColumns + kTileColumns; }
+  static constexpr __device__ __forceinline__ uint32_t pitch(uint32_t tiles) { return tiles == 1 ? kTileColumns : kTileColumns * (tiles + 1); }
   // Bytes of 32 rows of a tile.
   static constexpr __device__ __forceinline__ uint32_t tile_bytes(uint32_t tiles) { return 4 * kBlock * pitch(tiles); }
   // Bytes from row to row of so many lines of 16 rows, such that four of them lie in different banks, and of all of them.
