@@ -13,12 +13,20 @@ enum Product : uint32_t { kOfQueries, kOfAttention, kOfGate, kOfProduct, kLogits
 // Tiles that belong together: a gate's, and that of what it gates.
 __device__ __forceinline__ uint32_t tiles_together(Product product) { return product == kOfGate ? 2 : 1; }
 
+// Where in shared memory a product's mantissas are, and, one behind the other, the place of each warp. There weights come, and what it makes of them is left there.
+struct Room {
+  uint32_t stride;        // of a column's mantissas
+  uint32_t first, bytes;  // of warps' places
+  uint32_t lines;         // of weights that a place has room for
+};
+
 // What a rank does in a product, the same in each layer: worked out once a step, as the quotients in it would take a third of a product's time.
 struct alignas(16) ProductPlan {
   uint32_t channels, padded;  // of the activation; and up to the end of the line
   uint32_t inverse_of_pieces, inverse_of_words;  // 2^20 by the pieces of 128 channels and words of 16 bytes of a column, rounded up
   uint32_t all;                                  // tiles that are the rank's
   uint32_t pieces;
+  Room room;
 };
 // And a warp in a round of one, of which there is mostly one.
 struct alignas(16) WarpPlan {
@@ -54,16 +62,21 @@ __device__ __noinline__ WarpPlan plan_round(const Shape& shape, uint32_t rank, u
   return plan;
 }
 
-// Where what a step has lies in a rank's shared memory, in bytes from its beginning. Attentions take the place of activations.
+// Where what a step has lies in a rank's shared memory, in bytes from its beginning. Attentions take the place of activations and weights. With it is what a rank knows of
+// its team: what threads hold in registers goes to local memory, and each meeting makes the first cache forget that.
 struct BatchLayout {
-  uint32_t stride;  // of a column's mantissas
-  uint32_t columns, activations, plans, warp_plans, places, mantissas, shifts, scales, tiles, candidates, queries, query_scales, scores, parts, end;
+  uint32_t columns, activations, plans, warp_plans, places, best, scales, shifts, mantissas, queries, query_scales, scores, parts, end;
+  uint32_t stride;      // of a column's mantissas in scratch
   uint32_t heads;       // of queries that are attended to at a time
   uint32_t parts_kept;  // of their attentions, all together
   uint32_t part_bytes;
+  uint32_t most_parts;  // of a head that are taken: see `parts_for`
+  uint32_t rank, ranks, count;
+  uint32_t blocks;      // of positions, that the longest sequence has
+  char* scratch;
   uint64_t wide, dealt;  // where in scratch heads and products are, and mantissas
 
-  // Where this lies itself, for all threads: what they hold in registers goes to local memory, and each meeting makes the first cache forget that.
+  // Where this lies itself, for all threads.
   template <typename Team>
   static constexpr __device__ __forceinline__ uint32_t own() {
     return (static_cast<uint32_t>(sizeof(Shared<Team>)) + 127) / 128 * 128;
@@ -73,7 +86,11 @@ struct BatchLayout {
   static constexpr uint32_t kPartBytes = 128 << 10;
 
   // Words of a tile's row: such that rows lie in different banks.
-  static constexpr __device__ __forceinline__ uint32_t pitch(uint32_t tiles) { return tiles == 1 ? kTileColumns : kColumns + kTileColumns; }
+  static constexpr __device__ __forceinline__ uint32_t pitch(uint32_t tiles) { return tiles == 1 ? kTileColumns : kTileColumns * (tiles + 1); }
+  // Bytes of 32 rows of a tile.
+  static constexpr __device__ __forceinline__ uint32_t tile_bytes(uint32_t tiles) { return 4 * kBlock * pitch(tiles); }
+  // Bytes from row to row of so many lines of 16 rows, such that four of them lie in different banks, and of all of them.
+  static constexpr __device__ __forceinline__ uint32_t row_pitch(uint32_t lines) { return kLine * lines + kLine / 2; }
 
   template <typename Team>
   static __device__ __forceinline__ BatchLayout of(const Shape& shape, uint32_t tiles) {
@@ -93,14 +110,13 @@ struct BatchLayout {
     at.plans = take((kLogits + 1) * static_cast<uint32_t>(sizeof(ProductPlan)));
     at.warp_plans = take(kLogits * Team::kWarps * static_cast<uint32_t>(sizeof(WarpPlan)));
     at.places = take(4 * Team::kThreads / kTileRows);
+    at.best = take(4 * most);
     const uint32_t begin = at.end;
     at.stride = Vectors::stride_of(widest);
-    at.mantissas = take(most * at.stride);
-    at.shifts = take(kColumns * ((widest + kLine - 1) / kLine * 2));
     at.scales = take(4 * kBlock * Team::kWarps);
-    at.tiles = take(4 * kBlock * pitch(tiles) * Team::kWarps);
-    at.candidates = take(most * Team::kWarps * static_cast<uint32_t>(sizeof(Candidate)));
-    const uint32_t end = at.end;
+    at.shifts = take(shift_bytes(widest));
+    at.mantissas = at.end;
+    const uint32_t end = (at.mantissas + most * at.stride + 127) / 128 * 128 + (least_place(tiles) + 127) / 128 * 128 * Team::kWarps;
     at.end = begin;
     at.heads = max(kMostParts, shape.heads / shape.kv_heads);
     at.part_bytes = Layout::part_bytes(shape);
@@ -111,6 +127,21 @@ struct BatchLayout {
     at.parts = take(at.parts_kept * at.part_bytes);
     at.end = max(at.end, end);
     return at;
+  }
+  static __device__ __forceinline__ uint32_t shift_bytes(uint32_t channels) { return kColumns * ((channels + kLine - 1) / kLine * 2); }
+  // Bytes of a warp's place at least: a tile of 32 rows and candidates of all columns.
+  static __device__ __forceinline__ uint32_t least_place(uint32_t tiles) {
+    return max(tile_bytes(tiles) + tiles * kTileColumns * static_cast<uint32_t>(sizeof(Candidate)), kTileRows * row_pitch(1));
+  }
+  // The places of a product with vectors of so many channels, with room for all `lines` of a row if there is as much.
+  template <typename Team>
+  __device__ __forceinline__ Room room_for(uint32_t channels, uint32_t tiles) const {
+    Room to;
+    to.stride = Vectors::stride_of(channels);
+    to.first = (mantissas + tiles * kTileColumns * to.stride + 127) / 128 * 128;
+    to.bytes = (kTeamBytes<Team> - to.first) / Team::kWarps / 128 * 128;
+    to.lines = min((channels + kLine - 1) / kLine, (to.bytes / kTileRows - kLine / 2) / kLine);
+    return to;
   }
 
   // Tiles of columns that a step of a shape that `fits` has at most; 0 if its rollouts do not share steps.
@@ -126,7 +157,7 @@ struct BatchLayout {
   static __device__ __forceinline__ uint64_t scratch_of(const Shape& shape) {
     const uint64_t chunk = ChunkLayout::scratch_of<Team>(shape);
     const BatchLayout at = of<Team>(shape, kTiles);
-    return chunk == 0 ? 0 : chunk + kColumns * at.stride + (at.scales - at.shifts);
+    return chunk == 0 ? 0 : chunk + kColumns * at.stride + shift_bytes(max(max(shape.width, shape.queries()), shape.hidden));
   }
 };
 
@@ -138,19 +169,25 @@ class Batch : Frame<Team> {
   // (`ChunkLayout`). What each rank has found of a column's tokens is among the team's candidates when it returns; a meeting has to follow. What `Block::step` says of
   // tokens and positions holds here, too.
   static __device__ __noinline__ void run(Ranks& ranks, char* scratch, uint32_t count) {
-    Batch team(ranks, scratch, count);
-    team.lay_out();
+    Batch team(ranks);
+    team.lay_out(scratch, count);
     team.embed();
-    team.meet(kEmbeds);
+    const uint32_t layers = team.shared_.shape.layers;
+    team.meet(kEmbeds, [&] { team.bring_first(kOfQueries, 0); });
 #pragma unroll 1
-    for (uint32_t layer = 0; layer < team.shared_.shape.layers; layer++) {
+    for (uint32_t layer = 0; layer < layers; layer++) {
 #pragma unroll 1
-      for (uint32_t product = kOfQueries; product < kLogits; product++) {
-        team.multiply(static_cast<Product>(product), layer);
-        team.meet(kSinks);
+      for (uint32_t which = kOfQueries; which < kLogits; which++) {
+        const Product product = static_cast<Product>(which);
+        team.multiply(product, layer);
+        // The weights of the next product are on their way while ranks wait. Attentions take their place first.
+        team.meet(kSinks, [&] {
+          if (product == kOfAttention || product == kOfGate) team.bring_first(static_cast<Product>(which + 1), layer);
+          if (product == kOfProduct && layer + 1 < layers) team.bring_first(kOfQueries, layer + 1);
+        });
         if (product != kOfQueries) continue;
-        team.attend(layer);
-        team.meet(kMeans);
+        attend(ranks, layer);
+        team.meet(kMeans, [&] { team.bring_first(kOfAttention, layer); });
       }
     }
     team.choose();
@@ -161,6 +198,8 @@ class Batch : Frame<Team> {
   using Base = Frame<Team>;
   using Base::copy, Base::end, Base::entries, Base::kThreads, Base::kWarps, Base::lane_, Base::matrix, Base::shared_, Base::tables, Base::thread_,
       Base::warp_;
+  // The last warp waits for other ranks and works out what belongs to all channels of a column, while others bring and multiply.
+  static constexpr uint32_t kMultipliers = kWarps - 1;
   // Sixteens of threads, each of which takes 16 rows of a column.
   static constexpr uint32_t kPitch = BatchLayout::pitch(kTilesOf), kSixteens = kThreads / kTileRows;
 
@@ -170,21 +209,39 @@ class Batch : Frame<Team> {
   }
 
   Ranks& ranks_;
-  // As `ranks_` has them, without a look at it.
-  TeamState& state_;
-  const uint32_t rank_, all_ranks_;
-  char* const scratch_;
-  const uint32_t count_;
   const BatchLayout& at_;
-  uint32_t blocks_ = 1;          // of positions, that the longest sequence has
 
-  __device__ __forceinline__ Batch(Ranks& ranks, char* scratch, uint32_t count)
-      : ranks_(ranks), state_(ranks.state), rank_(ranks.rank), all_ranks_(ranks.count), scratch_(scratch), count_(count),
-        at_(*Base::template at<const BatchLayout>(BatchLayout::own<Team>())) {}
+  __device__ __forceinline__ explicit Batch(Ranks& ranks) : ranks_(ranks), at_(*Base::template at<const BatchLayout>(BatchLayout::own<Team>())) {}
 
-  __device__ __forceinline__ void lay_out() const {
-    if (thread_ == 0) *at<BatchLayout>(BatchLayout::own<Team>()) = BatchLayout::of<Team>(shared_.shape, kTilesOf);
+  __device__ __forceinline__ void lay_out(char* scratch, uint32_t count) const {
+    if (thread_ == 0) {
+      BatchLayout& own = *at<BatchLayout>(BatchLayout::own<Team>());
+      own = BatchLayout::of<Team>(shared_.shape, kTilesOf);
+      own.rank = ranks_.rank;
+      own.ranks = ranks_.count;
+      own.count = count;
+      own.scratch = scratch;
+      uint32_t position = 0;
+      for (uint32_t k = 0; k < count; k++) position = max(position, ranks_.state.columns[k].position);
+      own.blocks = position / kBlock + 1;
+      own.most_parts = parts_for(own);
+    }
     Team::sync();
+  }
+  // Parts of a head's positions that warps take, such that the longest of them has least to do: a part costs a quarter of a block besides. Fewer parts are joined sooner.
+  __device__ __forceinline__ uint32_t parts_for(const BatchLayout& at) const {
+    const Shape& shape = shared_.shape;
+    const uint32_t group = shape.heads / shape.kv_heads, all = own_of(at.count * shape.kv_heads), here = max(min(at.heads / group, all), 1u);
+    const uint32_t sets = (group + kTogether - 1) / kTogether, pieces = (shape.head_width + kPiece - 1) / kPiece;
+    uint32_t best = 1, least = 0xFFFFFFFFu;
+#pragma unroll 1
+    for (uint32_t parts = 1; parts <= min(at.parts_kept / (here * group), at.blocks); parts++) {
+      const uint32_t cost = (here * sets * pieces * parts + kWarps - 1) / kWarps * (4 * ((at.blocks + parts - 1) / parts) + 1);
+      if (cost >= least) continue;
+      least = cost;
+      best = parts;
+    }
+    return best;
   }
 
   template <typename T>
@@ -192,35 +249,36 @@ class Batch : Frame<Team> {
     return Base::template at<T>(offset);
   }
   __device__ __forceinline__ int32_t* stream_of(uint32_t column) const {
-    return reinterpret_cast<int32_t*>(scratch_) + shared_.shape.width * column;
+    return reinterpret_cast<int32_t*>(at_.scratch) + shared_.shape.width * column;
   }
   __device__ __forceinline__ int32_t* heads_of(uint32_t column) const {
-    return reinterpret_cast<int32_t*>(scratch_ + at_.wide) + (shared_.shape.queries() + 2 * shared_.shape.keys()) * column;
+    return reinterpret_cast<int32_t*>(at_.scratch + at_.wide) + (shared_.shape.queries() + 2 * shared_.shape.keys()) * column;
   }
   __device__ __forceinline__ int64* products_of(uint32_t column) const {
-    return reinterpret_cast<int64*>(scratch_ + at_.wide) + static_cast<uint64_t>(shared_.shape.hidden) * column;
+    return reinterpret_cast<int64*>(at_.scratch + at_.wide) + static_cast<uint64_t>(shared_.shape.hidden) * column;
   }
   // Mantissas and shifts that ranks make for each other: behind what `ChunkLayout` has.
-  __device__ __forceinline__ char* dealt() const { return scratch_ + at_.dealt; }
+  __device__ __forceinline__ char* dealt() const { return at_.scratch + at_.dealt; }
   __device__ __forceinline__ const Column& column(uint32_t number) const { return at<Column>(at_.columns)[number]; }
   __device__ __forceinline__ Activation* activations() const { return at<Activation>(at_.activations); }
   __device__ __forceinline__ const short* gain(const Entry& entry) const {
     return reinterpret_cast<const short*>(shared_.image + entry.offset);
   }
 
-  __device__ __forceinline__ void meet(Lap done) const {
+  template <typename Between>
+  __device__ __forceinline__ void meet(Lap done, Between between) const {
     ranks_.lap(done);
-    Ranks::meet(state_, all_ranks_);
+    Ranks::meet(ranks_.state, at_.ranks, between);
     ranks_.lap(kMeets);
   }
 
   // Begins a total anew, between two meetings at which nobody needs it; kTotals is none.
   __device__ __forceinline__ void clear(Totals which) const {
-    if (rank_ != 0 || thread_ >= count_ || which == kTotals) return;
-    state_.totals[which][thread_] = Total{0, 0};
+    if (at_.rank != 0 || thread_ >= at_.count || which == kTotals) return;
+    ranks_.state.totals[which][thread_] = Total{0, 0};
   }
   __device__ __forceinline__ void add(Totals which, uint32_t column, uint64_t squares, uint64_t magnitudes) const {
-    Total& total = state_.totals[which][column];
+    Total& total = ranks_.state.totals[which][column];
     if (squares != 0) order::count_gpu(&total.squares, squares);
     if (magnitudes != 0) order::set_bits_gpu(&total.magnitudes, magnitudes);
   }
@@ -239,37 +297,36 @@ class Batch : Frame<Team> {
   __device__ __forceinline__ void plan() const {
     const Shape& shape = shared_.shape;
     if (thread_ < kSixteens)
-      at<Place>(at_.places)[thread_] = Place{static_cast<uint16_t>(thread_ % min(count_, kSixteens)), static_cast<uint8_t>(thread_ / count_),
-                                             static_cast<uint8_t>(max(kSixteens / count_, 1u))};
+      at<Place>(at_.places)[thread_] = Place{static_cast<uint16_t>(thread_ % min(at_.count, kSixteens)), static_cast<uint8_t>(thread_ / at_.count),
+                                             static_cast<uint8_t>(max(kSixteens / at_.count, 1u))};
     if (lane_ > kLogits) return;
     const Product product = static_cast<Product>(lane_);
     const uint32_t channels = product == kOfAttention ? shape.queries() : product == kOfProduct ? shape.hidden : shape.width;
     const uint32_t rows = product == kOfQueries ? shape.queries() + 2 * shape.keys() : product == kOfGate ? shape.hidden : product == kLogits ? 0 : shape.width;
     const uint32_t lines = (channels + kLine - 1) / kLine, padded = lines * kLine, pieces = (channels + 4 * kWarp - 1) / (4 * kWarp), of = tiles_together(product);
     uint32_t all = of * own_of(rows / kTileRows);
-    if (DOORBELL_FAULT(SkipsRows) && rank_ == 1 && all > of) all -= of;
-    const WarpPlan own = plan_round(shape, rank_, all_ranks_, kWarps, warp_, product, lines, all, 0);
+    if (DOORBELL_FAULT(SkipsRows) && at_.rank == 1 && all > of) all -= of;
+    const WarpPlan own = plan_round(shape, at_.rank, at_.ranks, kMultipliers, warp_, product, lines, all, 0);
     if (product != kLogits) at<WarpPlan>(at_.warp_plans)[kWarps * product + warp_] = own;
     if (warp_ == 0)
-      at<ProductPlan>(at_.plans)[product] = ProductPlan{channels, padded, (1u << 20) / pieces + 1, (1u << 20) / (padded / 16) + 1, all, pieces};
+      at<ProductPlan>(at_.plans)[product] = ProductPlan{channels, padded, (1u << 20) / pieces + 1, (1u << 20) / (padded / 16) + 1, all, pieces, at_.template room_for<Team>(channels, kTilesOf)};
   }
 
   // The residual streams, of which each rank has some channels.
   __device__ __forceinline__ void embed() {
     const Shape& shape = shared_.shape;
     constexpr uint32_t kWords = sizeof(Column) / sizeof(uint4);
-    const uint4* const from = reinterpret_cast<const uint4*>(state_.columns);
-    for (uint32_t k = thread_; k < kWords * count_; k += kThreads) at<uint4>(at_.columns)[k] = from[k];
+    const uint4* const from = reinterpret_cast<const uint4*>(ranks_.state.columns);
+    for (uint32_t k = thread_; k < kWords * at_.count; k += kThreads) at<uint4>(at_.columns)[k] = from[k];
     copy(shared_.entries[0], entry_at(shared_.image, kFirstLayerEntry), kParts * sizeof(Entry));
     plan();
     stream::wait_for_copies();
     Team::sync();
-    for (uint32_t k = 0; k < count_; k++) blocks_ = max(blocks_, column(k).position / kBlock + 1);
     const Matrix tokens = matrix(shared_.tokens);
     const short* const by = reinterpret_cast<const short*>(shared_.image + shared_.gain_offset);
     const uint32_t blocks = shape.width / kBlock;
 #pragma unroll 1
-    for (uint32_t item = rank_ + all_ranks_ * warp_; item < blocks * count_; item += all_ranks_ * kWarps) {
+    for (uint32_t item = at_.rank + at_.ranks * warp_; item < blocks * at_.count; item += at_.ranks * kWarps) {
       const uint32_t number = item / blocks, channel = item % blocks * kBlock + lane_, token = column(number).token;
       const int64 value = static_cast<signed char>(tokens.row(token)[channel]) * static_cast<int64>(tokens.scale(token));
       const int32_t x = within(round_shift(value, -(tokens.exponent + kFraction)));
@@ -288,20 +345,21 @@ class Batch : Frame<Team> {
     const ProductPlan& plan = plan_of(product);
     const uint32_t channels = plan.channels;
     const short* const by = gain(entry);
-    const Total* const totals = state_.totals[total_of(product)];
+    const Total* const totals = ranks_.state.totals[total_of(product)];
     uint64_t magnitudes = 0;
-    if (lane_ < count_) magnitudes = totals[lane_].magnitudes;
+    if (lane_ < at_.count) magnitudes = totals[lane_].magnitudes;
     const int32_t over = bits(magnitudes) - 15, own_shift = over > 0 ? over : 0;
     const uint32_t pieces = plan.pieces, padded = plan.padded;
     // Quotients of numbers that are small.
     const uint32_t inverse = plan.inverse_of_pieces;
     const auto column_of = [&](uint32_t item) { return item * inverse >> 20; };
-    const uint32_t all_items = pieces * count_;
-    const bool is_dealt = kTilesOf != 1 && all_ranks_ != 1;
+    const uint32_t all_items = pieces * at_.count;
+    const bool is_dealt = kTilesOf != 1 && at_.ranks != 1;
     char* const mantissas_to = is_dealt ? dealt() : at<char>(at_.mantissas);
+    const uint32_t stride = plan.room.stride, stride_to = is_dealt ? at_.stride : stride;
     unsigned char* const shifts_to =
         is_dealt ? reinterpret_cast<unsigned char*>(dealt()) + at_.stride * kTilesOf * kTileColumns : at<unsigned char>(at_.shifts);
-    const uint32_t warps = is_dealt ? kWarps * all_ranks_ : kWarps;
+    const uint32_t warps = is_dealt ? kWarps * at_.ranks : kWarps;
     // Several are on their way at a time.
 #pragma unroll 1
     for (uint32_t first = is_dealt ? own(warp_) : warp_; first < all_items; first += kAtATime * warps) {
@@ -355,26 +413,27 @@ class Batch : Frame<Team> {
         }
         // Behind the last channel weights are 0, up to the end of the line; mantissas and shift there must be some.
         if (channel < padded) {
-          *reinterpret_cast<uint32_t*>(mantissas_to + at_.stride * number + channel) = mantissas;
+          *reinterpret_cast<uint32_t*>(mantissas_to + stride_to * number + channel) = mantissas;
           if (lane_ % (kBlock / kFour) == 0) {
-            const uint32_t place = Vectors::place_of(number ^ (DOORBELL_FAULT(SwapsColumns) && count_ > 1 && number < 2 ? 1 : 0));
+            const uint32_t place = Vectors::place_of(number ^ (DOORBELL_FAULT(SwapsColumns) && at_.count > 1 && number < 2 ? 1 : 0));
             shifts_to[kColumns * (channel / kBlock) + place] = static_cast<unsigned char>(down);
           }
         }
       }
     }
     if (is_dealt) {
-      meet(kActivates);
+      meet(kActivates, [] {});
       // 16 bytes at a time, of columns and then of shifts.
-      const uint32_t words = padded / 16, of_columns = words * count_, every = of_columns + padded / kBlock * (kColumns / 16);
+      const uint32_t words = padded / 16, of_columns = words * at_.count, every = of_columns + padded / kBlock * (kColumns / 16);
       const uint32_t inverse_of_words = plan.inverse_of_words;
 #pragma unroll 4
       for (uint32_t k = thread_; k < every; k += kThreads) {
-        const uint32_t number = k * inverse_of_words >> 20, in_column = at_.stride * number + 16 * (k - number * words);
-        const uint32_t in_shifts = 16 * (k - of_columns);
-        const uint4 word = *reinterpret_cast<const uint4*>(k < of_columns ? mantissas_to + in_column : reinterpret_cast<char*>(shifts_to) + in_shifts);
-        *reinterpret_cast<uint4*>(at<char>(k < of_columns ? at_.mantissas + in_column : at_.shifts + in_shifts)) = word;
+        const uint32_t number = k * inverse_of_words >> 20, in_column = 16 * (k - number * words), in_shifts = 16 * (k - of_columns);
+        const bool is = k < of_columns;
+        stream::copy(at<char>(is ? at_.mantissas + stride * number + in_column : at_.shifts + in_shifts),
+                     is ? mantissas_to + at_.stride * number + in_column : reinterpret_cast<char*>(shifts_to) + in_shifts);
       }
+      stream::wait_for_copies();
     }
     Team::sync();
     ranks_.lap(product == kLogits ? kActivatesLogits : kActivates);
@@ -384,8 +443,8 @@ class Batch : Frame<Team> {
   // mantissas it waits beside the others. A barrier has to follow.
   __device__ __forceinline__ void scale(Product product, const Entry& entry) const {
     const Shape& shape = shared_.shape;
-    if (warp_ != kWarps - 1 || lane_ >= count_) return;
-    const Total total = state_.totals[total_of(product)][lane_];
+    if (warp_ != kWarps - 1 || lane_ >= at_.count) return;
+    const Total total = ranks_.state.totals[total_of(product)][lane_];
     const int32_t over = bits(total.magnitudes) - 15, own_shift = over > 0 ? over : 0;
     Activation activation{1u << 15, -15 - kFraction + own_shift};
     if (product == kOfQueries || product == kOfGate || product == kLogits) {
@@ -393,6 +452,78 @@ class Batch : Frame<Team> {
       activation = Activation{root.inverse, entry.exponent - kFraction - 36 + root.up / 2 + own_shift};
     }
     activations()[lane_] = activation;
+  }
+
+  // The place of this warp in a product.
+  __device__ __forceinline__ char* place_of(const Room& room) const { return at<char>(room.first + room.bytes * warp_); }
+
+  // 16 rows of weights, `count` lines of each.
+  struct Rows {
+    const char* from;
+    uint32_t stride, count;
+  };
+  __device__ __forceinline__ Rows rows_of(const Entry* of_layer, const WarpPlan& round) const {
+    const Matrix matrix = this->matrix(of_layer[round.part]);
+    return Rows{matrix.row(round.row) + kLine * round.first, matrix.stride(), static_cast<uint32_t>(round.last - round.first)};
+  }
+  // Brings the lines from `first` on to the warp's place, as many as it has room for. All lanes have read what was there.
+  __device__ __forceinline__ void bring(const Room& room, const Rows& rows, uint32_t first) const {
+    const uint32_t count = min(rows.count - first, room.lines), pitch = BatchLayout::row_pitch(count), group = lane_ / 4, quarter = lane_ % 4;
+    char* const to = place_of(room) + pitch * group + 16 * quarter;
+    const char* const from = rows.from + rows.stride * group + kLine * first + 16 * quarter;
+    const uint64_t eight_rows = static_cast<uint64_t>(kGroups) * rows.stride;
+#pragma unroll 2
+    for (uint32_t k = 0; k < count; k++) {
+      stream::copy(to + kLine * k, from + kLine * k);
+      stream::copy(to + kGroups * pitch + kLine * k, from + eight_rows + kLine * k);
+    }
+  }
+  // The first weights of a product of a layer are on their way from here on.
+  __device__ __forceinline__ void bring_first(Product product, uint32_t layer) const {
+    const WarpPlan round = own_plan_of(product);
+    if (round.has != 0) bring(plan_of(product).room, rows_of(entries(layer), round), 0);
+  }
+
+  // Adds the rows that are on their way, from the vectors' line `line` on, times all columns. A lane has a quarter of each block of 32 channels.
+  __device__ __forceinline__ void add_rows(int32_t (&sums)[kTilesOf][4], const Room& room, const Rows& rows, uint32_t line) const {
+    const uint32_t group = lane_ / 4, quarter = lane_ % 4, stride = room.stride;
+    const char* mantissas = at<char>(at_.mantissas + kLine * line + 8 * quarter);
+    const unsigned char* shifts = at<unsigned char>(at_.shifts + 2 * kColumns * line + 2 * kTiles * quarter);
+    uint32_t columns[kTilesOf];
+#pragma unroll
+    for (uint32_t tile = 0; tile < kTilesOf; tile++) columns[tile] = stride * min(kTileColumns * tile + group, at_.count - 1);
+#pragma unroll 1
+    for (uint32_t first = 0;;) {
+      const uint32_t count = min(rows.count - first, room.lines), pitch = BatchLayout::row_pitch(count);
+      const char* upper = place_of(room) + pitch * group + 8 * quarter;
+      stream::wait_for_copies();
+      __syncwarp();
+#pragma unroll kTilesOf == 1 ? 2 : 1
+      for (uint32_t k = 0; k < count; k++) {
+#pragma unroll
+        for (uint32_t block = 0; block < 2; block++) {
+          const uint2 above = *reinterpret_cast<const uint2*>(upper + kBlock * block), below = *reinterpret_cast<const uint2*>(upper + kGroups * pitch + kBlock * block);
+          const uint2 by = *reinterpret_cast<const uint2*>(shifts + kColumns * block);
+#pragma unroll
+          for (uint32_t tile = 0; tile < kTilesOf; tile++) {
+            const uint2 of = *reinterpret_cast<const uint2*>(mantissas + columns[tile] + kBlock * block);
+            const uint32_t both = (tile < 2 ? by.x : by.y) >> (16 * (tile % 2));
+            const uint32_t units[2] = {1u << (both & 31), 1u << (both >> 8 & 31)};
+            int32_t sum[4];
+            stream::multiply_tile(sum, above.x, below.x, above.y, below.y, of.x, of.y);
+#pragma unroll
+            for (uint32_t j = 0; j < 4; j++) sums[tile][j] = static_cast<int32_t>(sums[tile][j] + sum[j] * units[j % 2]);
+          }
+        }
+        upper += kLine;
+        mantissas += kLine;
+        shifts += 2 * kColumns;
+      }
+      __syncwarp();
+      first += count;
+      if (first >= rows.count) return;
+      bring(room, rows, first);
+    }
   }
 
   // Adds lines `first` up to `last` of the 16 rows at upper, eight of them, and lower, times all columns: `tiles` of language_tiles.cuh, with several lines on
@@ -404,7 +535,7 @@ class Batch : Frame<Team> {
     const unsigned char* const shifts = at<unsigned char>(at_.shifts) + 2 * kTiles * quarter;
     uint32_t columns[kTilesOf];
 #pragma unroll
-    for (uint32_t tile = 0; tile < kTilesOf; tile++) columns[tile] = at_.stride * min(kTileColumns * tile + group, count_ - 1);
+    for (uint32_t tile = 0; tile < kTilesOf; tile++) columns[tile] = plan_of(kLogits).room.stride * min(kTileColumns * tile + group, at_.count - 1);
     uint4 coming[kDeep][2];
     // Behind the last line there is nothing in its place: what had another value would keep its registers all along.
     const auto bring = [&](uint4(&to)[2], uint32_t line) {
@@ -441,9 +572,9 @@ class Batch : Frame<Team> {
     }
   }
 
-  // Leaves a warp's tile in its part of shared memory, from a row of it on.
-  __device__ __forceinline__ void leave(const int32_t (&sums)[kTilesOf][4], uint32_t row) const {
-    int32_t* const to = at<int32_t>(at_.tiles) + kBlock * kPitch * warp_;
+  // Leaves a warp's tile in its place, from a row of it on.
+  __device__ __forceinline__ void leave(const int32_t (&sums)[kTilesOf][4], const Room& room, uint32_t row) const {
+    int32_t* const to = reinterpret_cast<int32_t*>(place_of(room));
 #pragma unroll
     for (uint32_t tile = 0; tile < kTilesOf; tile++) {
 #pragma unroll
@@ -456,18 +587,27 @@ class Batch : Frame<Team> {
 
   // Of so many things the number that are the rank's, and which they are.
   __device__ __forceinline__ uint32_t own_of(uint32_t all) const {
-    return all > rank_ ? (all - rank_ + all_ranks_ - 1) / all_ranks_ : 0;
+    return all > at_.rank ? (all - at_.rank + at_.ranks - 1) / at_.ranks : 0;
   }
-  __device__ __forceinline__ uint32_t own(uint32_t k) const { return rank_ + all_ranks_ * k; }
+  __device__ __forceinline__ uint32_t own(uint32_t k) const { return at_.rank + at_.ranks * k; }
 
-  // What 16 lanes of a column have seen.
+  // What 16 lanes of a column have seen. Of all magnitudes the highest bit alone is wanted.
   __device__ __forceinline__ void add_seen(Totals which, bool is, uint32_t column, uint64_t squares, uint64_t magnitudes) const {
-#pragma unroll
-    for (uint32_t by = 1; by < kTileRows; by *= 2) {
-      if (which != kOfProducts) squares += __shfl_xor_sync(kEveryLane, squares, by);
-      magnitudes |= __shfl_xor_sync(kEveryLane, magnitudes, by);
+    constexpr uint32_t kPart = (1u << 27) - 1;
+    const bool upper = lane_ >= kTileRows;
+    const uint32_t size = static_cast<uint32_t>(bits(magnitudes));
+    const auto most_of = [&](bool half) { return __reduce_max_sync(kEveryLane, upper == half ? size : 0u); };
+    const uint32_t sizes[2] = {most_of(false), most_of(true)}, most = upper ? sizes[1] : sizes[0];
+    uint64_t sum = 0;
+    if (which != kOfProducts) {
+      const auto sum_of = [&](bool half, uint64_t part) { return __reduce_add_sync(kEveryLane, upper == half ? static_cast<uint32_t>(part) & kPart : 0u); };
+      const uint64_t lows[2] = {sum_of(false, squares), sum_of(true, squares)}, middles[2] = {sum_of(false, squares >> 27), sum_of(true, squares >> 27)};
+      sum = (upper ? middles[1] : middles[0]) * (1ull << 27) + (upper ? lows[1] : lows[0]);
+      // Of three tiles and more.
+      const uint64_t highs[2] = {sum_of(false, squares >> 54), sum_of(true, squares >> 54)};
+      sum += (upper ? highs[1] : highs[0]) << 54;
     }
-    if (is && lane_ % kTileRows == 0) add(which, column, squares, magnitudes);
+    if (is && lane_ % kTileRows == 0) add(which, column, sum, most == 0 ? 0 : 1ull << (most - 1));
   }
 
   // A product of a layer, of which each rank takes every n-th tile of 16 rows: queries, keys and values; x += W_o * attention; what the gate lets through,
@@ -479,18 +619,14 @@ class Batch : Frame<Team> {
     const Entry& of_gain = of_layer[product == kOfGate ? kHiddenGain : kAttentionGain];
     scale(product, of_gain);
     activate(product, of_gain);
-    if (product == kOfQueries) {
-      if (layer + 1 < shape.layers)
-        copy(shared_.entries[(layer + 1) % 2], entry_at(shared_.image, kFirstLayerEntry + kParts * (layer + 1)), kParts * sizeof(Entry));
-      bring_near(layer);
-    }
+    if (product == kOfQueries) bring_near(layer);
     const ProductPlan& plan = plan_of(product);
     // What the residual stream is multiplied with next, so that it is known what comes of it.
     const bool is_last = layer + 1 == shape.layers, adds = product == kOfAttention || product == kOfProduct;
     const Entry& next = product == kOfAttention ? of_layer[kHiddenGain] : is_last ? shared_.last_gain : entries(layer + 1)[kAttentionGain];
     const short* const by = gain(adds ? next : of_layer[kAttentionGain]);
     uint32_t* const all_scales = at<uint32_t>(at_.scales);
-    const int32_t* const tiles = at<int32_t>(at_.tiles);
+    const Room& room = plan.room;
     const uint32_t of = tiles_together(product), row = thread_ % kTileRows;
     const Place place = at<Place>(at_.places)[thread_ / kTileRows];
     const uint32_t first_tile = place.first_tile, at_a_time = place.at_a_time;
@@ -511,36 +647,38 @@ class Batch : Frame<Team> {
       fetch(first_tile);
       if (round.has != 0) {
         const Matrix matrix = this->matrix(of_layer[round.part]);
-        const char* const from = matrix.row(round.row);
         uint32_t row_scale = 0;
         if (round.first == 0) {
-          prefetch(from, kTileRows * matrix.stride(), end(), lane_);
+          prefetch(matrix.row(round.row), kTileRows * matrix.stride(), end(), lane_);
           row_scale = matrix.scale(round.row + lane_ % kTileRows);
         }
         int32_t sums[kTilesOf][4] = {};
-        const char* const upper = from + static_cast<uint64_t>(matrix.stride()) * (lane_ / 4);
-        add_lines(sums, upper, upper + static_cast<uint64_t>(kGroups) * matrix.stride(), round.first, round.last);
-        leave(sums, 0);
+        add_rows(sums, room, rows_of(of_layer, round), round.first);
+        leave(sums, room, 0);
         if (round.first == 0 && lane_ < kTileRows) all_scales[kBlock * (warp_ / slices) + lane_] = row_scale;
       }
+      if (product == kOfAttention) stream::wait_for_copies();
       Team::sync();
       ranks_.lap(kMultiplies);
 #pragma unroll 1
       for (;;) {
         uint64_t squares = 0, magnitudes = 0;
+        const Activation activation = activations()[column];
+        const auto by_entry = [&](uint32_t entry) { return Requantised::of(of_layer[entry].exponent, activation); };
+        Requantised by = by_entry(product == kOfQueries ? kQuery : product == kOfAttention ? kOutput : product == kOfGate ? kGate : kDown);
+        const Requantised by_up = by_entry(kUp);
 #pragma unroll 1
         for (uint32_t k = first_tile; k < together; k += at_a_time) {
           const int32_t x_before = old, by_next = factor;
           fetch(k + at_a_time);
           const uint32_t tile = own(first / of + k);
+          if (product == kOfQueries && kTileRows * tile >= shape.queries()) by = by_entry(kTileRows * tile < shape.queries() + shape.keys() ? kKey : kValue);
           const auto value_of = [&](uint32_t part) {
+            const char* const from = at<char>(room.first + room.bytes * slices * (of * k + part) + 4 * (kPitch * row + column));
             int32_t sum = 0;
-            for (uint32_t j = 0; j < slices; j++) sum += tiles[kBlock * kPitch * (slices * (of * k + part) + j) + kPitch * row + column];
-            const uint32_t entry = product == kOfQueries     ? (kTileRows * tile < shape.queries() ? kQuery : kTileRows * tile < shape.queries() + shape.keys() ? kKey : kValue)
-                                   : product == kOfAttention ? kOutput
-                                   : product == kOfGate      ? kGate + part
-                                                             : kDown;
-            return Requantised::of(of_layer[entry].exponent, activations()[column]).value(sum, all_scales[kBlock * (of * k + part) + row]);
+#pragma unroll 4
+            for (uint32_t j = 0; j < slices; j++) sum += *reinterpret_cast<const int32_t*>(from + room.bytes * j);
+            return (part == 0 ? by : by_up).value(sum, all_scales[kBlock * (of * k + part) + row]);
           };
           const uint32_t in_all = kTileRows * tile + row;
           const int32_t value = value_of(0);
@@ -565,25 +703,28 @@ class Batch : Frame<Team> {
         // A block of fewer threads than columns times 16, as on a CPU, takes further columns.
         if constexpr (kSixteens >= kColumns) break;
         column += kSixteens;
-        if (column - place.column >= count_) break;
-        if (column >= count_) together = 0;
+        if (column - place.column >= at_.count) break;
+        if (column >= at_.count) together = 0;
         fetch(first_tile);
       }
       first += round.here;
       if (first >= plan.all) break;
-      round = plan_round(shape, rank_, all_ranks_, kWarps, warp_, product, plan.padded / kLine, plan.all, first);
+      round = plan_round(shape, at_.rank, at_.ranks, kMultipliers, warp_, product, plan.padded / kLine, plan.all, first);
       Team::sync();
+      if (round.has != 0) bring(room, rows_of(of_layer, round), 0);
     }
-    if (product == kOfQueries) stream::wait_for_copies();
+    // They have come when the attention is multiplied.
+    if (product == kOfQueries && layer + 1 < shape.layers)
+      copy(shared_.entries[(layer + 1) % 2], entry_at(shared_.image, kFirstLayerEntry + kParts * (layer + 1)), kParts * sizeof(Entry));
   }
 
   // Fills the second cache with the keys and values to which this rank attends in a layer: a thread for each head's part of a block.
   __device__ __forceinline__ void bring_near(uint32_t layer) const {
     const Shape& shape = shared_.shape;
-    const uint32_t half_bytes = shape.kv_half(), all = own_of(count_ * shape.kv_heads) * blocks_;
+    const uint32_t half_bytes = shape.kv_half(), all = own_of(at_.count * shape.kv_heads) * at_.blocks;
 #pragma unroll 1
     for (uint32_t k = thread_; k < all; k += kThreads) {
-      const uint32_t item = own(k / blocks_), block = k % blocks_;
+      const uint32_t item = own(k / at_.blocks), block = k % at_.blocks;
       const Column& of = column(item / shape.kv_heads);
       if (kBlock * block > of.position) continue;
       const uint64_t head = 2ull * half_bytes * (shape.kv_heads * layer + item % shape.kv_heads);
@@ -591,8 +732,9 @@ class Batch : Frame<Team> {
     }
   }
 
-  // A rank attends with some columns' heads of keys, and the heads of queries that share each.
-  __device__ __forceinline__ void attend(uint32_t layer) {
+  // A rank attends with some columns' heads of keys, and the heads of queries that share each. A function of its own, as its registers are many.
+  static __device__ __noinline__ void attend(Ranks& ranks, uint32_t layer) { Batch(ranks).attend_own(layer); }
+  __device__ __forceinline__ void attend_own(uint32_t layer) {
     const Shape& shape = shared_.shape;
     clear(kOfInput);
     const uint32_t width = shape.head_width, half_bytes = shape.kv_half(), group = shape.heads / shape.kv_heads;
@@ -601,7 +743,7 @@ class Batch : Frame<Team> {
     char* const queries = at<char>(at_.queries);
     uint32_t* const query_scales = at<uint32_t>(at_.query_scales);
     char* const kept = at<char>(at_.parts);
-    const uint32_t all = own_of(count_ * shape.kv_heads), at_a_time = at_.heads / group, pieces = (width + kPiece - 1) / kPiece;
+    const uint32_t all = own_of(at_.count * shape.kv_heads), at_a_time = at_.heads / group, pieces = (width + kPiece - 1) / kPiece;
     const uint32_t sets = (group + kTogether - 1) / kTogether;
 #pragma unroll 1
     for (uint32_t first = 0; first < all; first += at_a_time) {
@@ -628,7 +770,7 @@ class Batch : Frame<Team> {
       }
       Team::sync();
       ranks_.lap(kStores);
-      const uint32_t most = min(at_.parts_kept / heads, blocks_);
+      const uint32_t most = at_.most_parts;
       const auto parts_of = [&](uint32_t position) { return min(most, position / kBlock + 1); };
 #pragma unroll 1
       for (uint32_t job = warp_; job < here * sets * most * pieces; job += kWarps) {
@@ -667,23 +809,26 @@ class Batch : Frame<Team> {
   // Logits of all columns, and what this rank's tokens are to each. A warp takes 32 tokens at a time. A lane has a column, with others if there are fewer than 32,
   // each of them every n-th token.
   __device__ __forceinline__ void choose() {
+    uint32_t* const best = at<uint32_t>(at_.best);
+    if (thread_ < at_.count) best[thread_] = Sampler::kNoBound;
     activate(kLogits, shared_.last_gain);
     scale(kLogits, shared_.last_gain);
     Team::sync();
     const Matrix tokens = matrix(shared_.tokens);
     const char* const last = end();
     uint32_t wide = 1;
-    while (wide < count_) wide *= 2;
-    const uint32_t number = min(lane_ % wide, count_ - 1), sub = lane_ / wide, share = kWarp / wide;
+    while (wide < at_.count) wide *= 2;
+    const uint32_t number = min(lane_ % wide, at_.count - 1), sub = lane_ / wide, share = kWarp / wide;
     const Column& of = column(number);
     const Sampling sampling = of.sampling;
     int32_t* const logits = sampling.truncates() ? of.logits : nullptr;
     Sampler sampler(tables(), sampling.sharpness, Draw::of(sampling.seed, sampling.rollout, of.position + 1));
     const Requantised by = Requantised::of(tokens.exponent, activations()[number]);
-    int32_t* const tile = at<int32_t>(at_.tiles) + kBlock * kPitch * warp_;
+    const Room& room = plan_of(kLogits).room;
+    int32_t* const tile = reinterpret_cast<int32_t*>(place_of(room));
     uint32_t* const scales = at<uint32_t>(at_.scales) + kBlock * warp_;
 #pragma unroll 1
-    for (uint32_t task = rank_ + all_ranks_ * warp_; kBlock * task < tokens.rows; task += all_ranks_ * kWarps) {
+    for (uint32_t task = at_.rank + at_.ranks * warp_; kBlock * task < tokens.rows; task += at_.ranks * kWarps) {
       const uint32_t first = kBlock * task;
       prefetch(tokens.row(first), kBlock * tokens.stride(), last, lane_);
       const uint32_t scale = tokens.scale(min(first + lane_, tokens.rows - 1));
@@ -692,7 +837,7 @@ class Batch : Frame<Team> {
         int32_t sums[kTilesOf][4] = {};
         const uint32_t row = first + half + lane_ / 4;
         add_lines(sums, tokens.row(min(row, tokens.rows - 1)), tokens.row(min(row + kGroups, tokens.rows - 1)), 0, tokens.lines);
-        leave(sums, half);
+        leave(sums, room, half);
       }
       scales[lane_] = scale;
       __syncwarp();
@@ -701,7 +846,7 @@ class Batch : Frame<Team> {
       for (uint32_t k = sub; k < kBlock; k += share) {
         int32_t& place = tile[kPitch * k + number];
         const int32_t logit = by.value(place, scales[k]);
-        if (lane_ % wide < count_) place = logit;
+        if (lane_ % wide < at_.count) place = logit;
         if (first + k < tokens.rows) most = max(most, logit);
       }
       for (uint32_t step = wide; step < kWarp; step *= 2) most = max(most, __shfl_xor_sync(kEveryLane, most, step));
@@ -717,23 +862,24 @@ class Batch : Frame<Team> {
         if (UNLIKELY(logits != nullptr)) {
           // Until it is known what is kept, the most likely one is the best.
           sampler.keep(logit, token, logit);
-          if (lane_ % wide < count_) logits[token] = logit;
-        } else {
+          if (lane_ % wide < at_.count) logits[token] = logit;
+        } else if (sampler.may_pick(token, logit, order::load_relaxed_block(best + number))) {
           sampler.pick(token, logit);
+          if (sampler.token() == token) order::store_relaxed_block(best + number, sampler.bound());
         }
       }
       for (uint32_t step = wide; step < kWarp; step *= 2) sum += __shfl_xor_sync(kEveryLane, sum, step);
       sampler.enter_sum(ceiling, sum);
       __syncwarp();
     }
-    Candidate* const candidates = at<Candidate>(at_.candidates);
+    const auto candidates_of = [&](uint32_t warp) { return at<Candidate>(room.first + room.bytes * warp + BatchLayout::tile_bytes(kTilesOf)); };
     const Candidate candidate = sampler.candidate_of(wide);
-    if (lane_ < count_) candidates[count_ * warp_ + lane_] = candidate;
+    if (lane_ < at_.count) candidates_of(warp_)[lane_] = candidate;
     Team::sync();
-    if (thread_ < count_) {
+    if (thread_ < at_.count) {
       Sampler all(tables(), 0, Draw{});
-      for (uint32_t warp = 0; warp < kWarps; warp++) all.join(candidates[count_ * warp + thread_]);
-      state_.candidates[rank_][thread_] = all.own();
+      for (uint32_t warp = 0; warp < kWarps; warp++) all.join(candidates_of(warp)[thread_]);
+      ranks_.state.candidates[at_.rank][thread_] = all.own();
     }
   }
 };

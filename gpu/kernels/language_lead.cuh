@@ -547,6 +547,8 @@ class Rank {
       One<Team>::run(ranks, of_leader);
     } else if (count <= kTileColumns) {
       Batch<Team, 1>::run(ranks, of_leader, count);
+    } else if (count <= 2 * kTileColumns) {
+      Batch<Team, 2>::run(ranks, of_leader, count);
     } else {
       Batch<Team, kTiles>::run(ranks, of_leader, count);
     }

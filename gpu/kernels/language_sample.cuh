@@ -84,6 +84,17 @@ class Sampler {
     keep(key, token, logit);
   }
 
+  // Whether a token may be better than one whose key is as high as `bound` says, and than this lane's: noise of bits that begin with n zeros is less than n + 1.
+  __device__ __forceinline__ bool may_pick(uint32_t token, int32_t logit, uint32_t bound) const {
+    if (sharpness_ == 0) return true;
+    const int64 noise = static_cast<int64>(__clz(static_cast<int32_t>(draw_.bits(token))) + 1) << (24 + 6);
+    const int64 than = bound == kNoBound ? kLowest64 : static_cast<int64>(static_cast<int32_t>(bound)) << kBoundShift;
+    return static_cast<int64>(logit) * sharpness_ + noise >= max(than, key_);
+  }
+  // What the best key of this lane is at least, without its lowest bits.
+  __device__ __forceinline__ uint32_t bound() const { return static_cast<uint32_t>(clamp(key_ >> kBoundShift, kLowest32, ~kLowest32)); }
+  static constexpr uint32_t kBoundShift = 20, kNoBound = static_cast<uint32_t>(kLowest32);
+
   // A token with this key.
   __device__ __forceinline__ void keep(int64 key, uint32_t token, int32_t logit) {
     if (better(key, token, key_, token_)) {

@@ -112,11 +112,16 @@ class Ranks {
   // Waits for all ranks. What each of them has written before, all see behind it.
   __device__ __forceinline__ void meet() const { meet(state, count); }
   static __device__ __forceinline__ void meet(TeamState& state, uint32_t count) {
+    meet(state, count, [] {});
+  }
+  // The same; all threads call `between` behind the first barrier. The last warp waits, and has least to do there.
+  template <typename Between>
+  static __device__ __forceinline__ void meet(TeamState& state, uint32_t count, Between between) {
+    const bool waits = threadIdx.x == kBlockThreads - kWarp && count != 1;
     __syncthreads();
-    if (threadIdx.x == 0 && count != 1) {
-      order::add_release_gpu(&state.arrived, 1);
-      wait_for(&state.arrived, ++reinterpret_cast<Tables*>(language_memory)->meetings * count);
-    }
+    if (waits) order::add_release_gpu(&state.arrived, 1);
+    between();
+    if (waits) wait_for(&state.arrived, ++reinterpret_cast<Tables*>(language_memory)->meetings * count);
     __syncthreads();
   }
 
