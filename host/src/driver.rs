@@ -17,6 +17,7 @@ use crate::platform::{Awaited, Platform};
 use crate::ports::SharedDevice;
 use crate::queue::{CompletionQueue, Depth, EventQueue, SubmissionQueue};
 use crate::split::{Completer, Submitter, split};
+use crate::why;
 use doorbell_contract::{
     Block, CONTRACT_VERSION, Capability, CompletionFlags, Control, Counter, DEVICE_ID, DeviceFault,
     EventKind, HwCompletion, HwDesc, HwEvent, HwPolicy, QueueCounter, Register, State, WorkerCounter,
@@ -145,6 +146,9 @@ pub(crate) fn protocol(device: &str, broken: &Broken) -> DeviceError {
     DeviceError::Protocol { device: device.to_owned(), rule: broken.rule, what: broken.what.clone() }
 }
 
+/// What is waited for but for STATE.
+pub(crate) const COMPLETION: &str = "a completion";
+
 /// What the host knows of a queue pair, for the report of a wait that ran out.
 pub(crate) struct Known {
     pub in_flight: u64,
@@ -174,6 +178,7 @@ pub(crate) fn timeout(
     .filter(|&&(bit, _)| workers & bit != 0)
     .map(|&(_, name)| name)
     .collect();
+    let root = (waited_for == COMPLETION).then(|| why::root(platform, known)).transpose()?;
     Ok(DeviceError::Timeout(Box::new(Timeout {
         device: platform.name().to_owned(),
         waited_for,
@@ -195,6 +200,7 @@ pub(crate) fn timeout(
         completed: counter(platform, Counter::Completions)?,
         tokens: counter(platform, Counter::Tokens)?,
         report: platform.report().map(|report| format!("; {report}")).unwrap_or_default(),
+        root,
     })))
 }
 
@@ -676,7 +682,7 @@ impl<P: Platform> Driver<P> {
     /// Counts an advance that brought no completion, and gives up once too many of them saw no progress (R15).
     fn note_fruitless(&mut self) -> Result<(), DeviceError> {
         if self.patience.is_over(&mut self.platform)? {
-            return Err(self.timeout("a completion")?);
+            return Err(self.timeout(COMPLETION)?);
         }
         Ok(())
     }
@@ -993,7 +999,7 @@ fn identify(platform: &mut impl Platform) -> Result<(), DeviceError> {
     Ok(())
 }
 
-fn names<F: Flags>(flags: F) -> String {
+pub(crate) fn names<F: Flags>(flags: F) -> String {
     let names: Vec<_> = flags.iter_names().map(|(name, _)| name).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

@@ -2,6 +2,8 @@
 
 use doorbell_contract::Register;
 
+use crate::why::Root;
+
 /// Any failure of a driver, a platform or a device as a whole.
 ///
 /// A malformed descriptor is not one of these: it completes as ERROR (R10).
@@ -187,7 +189,8 @@ pub enum DeviceError {
 #[error(
     "{device}: {waited_for} did not happen within {patience} advances: {in_flight} in flight, SQ tail {sq_tail:#x}, \
      SQ head {sq_head:#x}, CQ head {cq_head:#x}; device: STATE {state}, STATUS {status}, ERROR {fault}, consumed \
-     {consumed}, completed {completed}, tokens {tokens}{report}; disable and enable the device, or raise the patience"
+     {consumed}, completed {completed}, tokens {tokens}{report}{}; disable and enable the device, or raise the patience",
+    root.as_ref().map(|root| format!("; why: {root}")).unwrap_or_default()
 )]
 pub struct Timeout {
     /// Name of the device.
@@ -218,6 +221,8 @@ pub struct Timeout {
     pub tokens: u64,
     /// What the platform knows beside, behind a semicolon, or nothing.
     pub report: String,
+    /// What a completion waits for in the end; none where the wait was for STATE.
+    pub root: Option<Root>,
 }
 
 fn nearest_depths(value: u32) -> String {

@@ -44,6 +44,7 @@ pub mod queue;
 pub mod registers;
 pub mod sharded;
 pub mod split;
+mod why;
 
 pub use doorbell_contract as contract;
 
@@ -58,3 +59,4 @@ pub use platform::{Awaited, Platform};
 pub use ports::{Division, Line, Pages, Ports, QueuePort, SharedDevice};
 pub use sharded::Sharded;
 pub use split::{Completer, Submitter};
+pub use why::Root;

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::device::TokenRegion;
-use crate::driver::{Condition, Driver, Known, Parts, Patience, protocol, timeout};
+use crate::driver::{COMPLETION, Condition, Driver, Known, Parts, Patience, protocol, timeout};
 use crate::error::DeviceError;
 use crate::ledger::{Broken, Ledger};
 use crate::platform::{Awaited, Platform};
@@ -247,7 +247,7 @@ impl<P: Platform> Completer<P> {
             sq_head: self.ledger.sq_head(),
             cq_head: self.cq.head(),
         };
-        timeout(platform, "a completion", self.parts.config.patience, &known)
+        timeout(platform, COMPLETION, self.parts.config.patience, &known)
     }
 
     /// Descriptors submitted and not yet returned by [`collect`](Self::collect).

@@ -27,11 +27,34 @@ fn r15_a_device_that_never_answers_is_a_timeout_that_says_who_waited_for_what() 
     let mut driver = Driver::new(model, small()).unwrap();
     driver.submit(&[HwDesc::nop(), HwDesc::decode(1, 2, 3), HwDesc::nop()]).unwrap();
     let error = poll_until_error(&mut driver);
-    insta::assert_snapshot!(error, @"model: a completion did not happen within 20 advances: 2 in flight, SQ tail 0x3, SQ head 0x1, CQ head 0x1; device: STATE 0x1 (ACTIVE), STATUS 0x00020000 (2 descriptors and 0 completions queued, 0 doorbells refused; 0 workers busy), ERROR none, consumed 1, completed 1, tokens 0; disable and enable the device, or raise the patience");
+    insta::assert_snapshot!(error, @"model: a completion did not happen within 20 advances: 2 in flight, SQ tail 0x3, SQ head 0x1, CQ head 0x1; device: STATE 0x1 (ACTIVE), STATUS 0x00020000 (2 descriptors and 0 completions queued, 0 doorbells refused; 0 workers busy), ERROR none, consumed 1, completed 1, tokens 0; why: the device has not read slots 0x1 to 0x3, though no worker is busy and completions have room: a read of the ring is not answered, or the device has stopped (R3); disable and enable the device, or raise the patience");
     // The queue pair can be started anew, and hangs again.
     driver.disable().unwrap();
     driver.enable().unwrap();
     assert_eq!(driver.in_flight(), 0);
+}
+
+#[test]
+fn r15_a_write_that_is_lost_is_named() {
+    let deaf = |register| Tampered { deaf_to: Some(register), ..Default::default() };
+    let mut driver = Driver::new(deaf(Register::Doorbell), small()).unwrap();
+    driver.submit(&[HwDesc::nop()]).unwrap();
+    let error = poll_until_error(&mut driver).to_string();
+    assert!(error.contains("why: the device has completed all that it knows of: its DOORBELL is 0x0, and the driver wrote 0x1 (R1)"), "{error}");
+
+    let mut driver = Driver::new(deaf(Register::CqHead), small()).unwrap();
+    let mut out = [HwCompletion::default(); 4];
+    let error = (0..1_000_000).find_map(|_| {
+        driver.submit(&[HwDesc::nop()]).unwrap();
+        driver.poll(&mut out).err()
+    });
+    let error = error.expect("R15: poll gives up at some time").to_string();
+    assert!(
+        error.contains(
+            "why: the completion queue is full: the device's CQ_HEAD is 0x0, and the driver wrote 0x4 (R4)"
+        ),
+        "{error}"
+    );
 }
 
 #[test]

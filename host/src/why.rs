@@ -1,0 +1,224 @@
+//! Why a wait ran out: the root, as far as registers show it.
+
+use std::fmt;
+
+use doorbell_contract::{DeviceFault, Register, State};
+
+use crate::driver::{Known, names};
+use crate::error::DeviceError;
+use crate::platform::Platform;
+
+/// What a queue pair waits for in the end. Indices are running indices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Root {
+    /// The queue pair is dead: faults of ERROR, in words.
+    Dead(String),
+    /// The queue pair is not active, and nobody has told this driver.
+    Inactive,
+    /// A write of DOORBELL that the device does not have.
+    LostDoorbell {
+        /// What the driver wrote.
+        wrote: u32,
+        /// What the device has.
+        has: u32,
+    },
+    /// The completion queue is full, and the device does not have what the driver wrote to CQ_HEAD.
+    LostRelease {
+        /// What the driver wrote.
+        wrote: u32,
+        /// What the device has.
+        has: u32,
+    },
+    /// The completion queue is full, and the host takes nothing.
+    FullQueue {
+        /// Completions in it.
+        completions: u32,
+    },
+    /// The device counts completions as written that memory does not show.
+    Unseen {
+        /// The first of them.
+        from: u32,
+        /// The index behind the last.
+        to: u32,
+    },
+    /// A worker waits for the write port.
+    WritePort,
+    /// A worker runs and gives no token.
+    Running,
+    /// Slots that were published and not read.
+    Unread {
+        /// The first of them.
+        from: u32,
+        /// The index behind the last.
+        to: u32,
+    },
+    /// Descriptors that were read, with no worker that runs them.
+    Held {
+        /// How many.
+        descriptors: u64,
+    },
+}
+
+impl fmt::Display for Root {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dead(faults) => write!(f, "the queue pair is dead, ERROR {faults} (R24)"),
+            Self::Inactive => {
+                write!(f, "the queue pair is inactive: something else disabled or reset it (R12)")
+            }
+            Self::LostDoorbell { wrote, has } => write!(
+                f,
+                "the device has completed all that it knows of: its DOORBELL is {has:#x}, and the driver wrote {wrote:#x} (R1)"
+            ),
+            Self::LostRelease { wrote, has } => write!(
+                f,
+                "the completion queue is full: the device's CQ_HEAD is {has:#x}, and the driver wrote {wrote:#x} (R4)"
+            ),
+            Self::FullQueue { completions } => {
+                write!(
+                    f,
+                    "the completion queue is full: the host has not taken {completions} completions (R4)"
+                )
+            }
+            Self::Unseen { from, to } => write!(
+                f,
+                "the device has written completions {from:#x} to {to:#x}, and memory does not show the first: CQ_BASE is not the \
+                 driver's memory, or a write was lost (R3)"
+            ),
+            Self::WritePort => write!(
+                f,
+                "a worker waits for the write port: the bus has not taken or answered a write (R15)"
+            ),
+            Self::Running => write!(
+                f,
+                "a worker is busy and gives no token: its engine, or a read of it, does not answer (R15)"
+            ),
+            Self::Unread { from, to } => write!(
+                f,
+                "the device has not read slots {from:#x} to {to:#x}, though no worker is busy and completions have room: a read of the \
+                 ring is not answered, or the device has stopped (R3)"
+            ),
+            Self::Held { descriptors } => write!(
+                f,
+                "no worker runs the {descriptors} descriptors that were read: a fence (R7), an order (R5) or an answer of the bus holds \
+                 them"
+            ),
+        }
+    }
+}
+
+/// What the registers of a queue pair show.
+struct Seen {
+    state: State,
+    fault: DeviceFault,
+    workers: u32,
+    doorbell: u32,
+    sq_head: u32,
+    cq_tail: u32,
+    cq_head: u32,
+    cq_size: u32,
+}
+
+/// A bit of WORKER_STATE.
+const BUSY: u32 = 1 << 0;
+const HELD_BACK: u32 = 1 << 2;
+
+/// The root of what `known` waits for.
+///
+/// # Errors
+/// If a register cannot be read.
+pub(crate) fn root(platform: &mut impl Platform, known: &Known) -> Result<Root, DeviceError> {
+    let mut read = |register| platform.read_register(register);
+    let seen = Seen {
+        state: State::from_bits_retain(read(Register::State)?),
+        fault: DeviceFault::from_bits_retain(read(Register::Error)?),
+        workers: read(Register::WorkerState)?,
+        doorbell: read(Register::Doorbell)?,
+        sq_head: read(Register::SqHead)?,
+        cq_tail: read(Register::CqTail)?,
+        cq_head: read(Register::CqHead)?,
+        cq_size: read(Register::CqSize)?,
+    };
+    Ok(seen.root(known))
+}
+
+impl Seen {
+    /// The first that holds. Each is a reason for those behind it.
+    fn root(&self, known: &Known) -> Root {
+        let waiting = self.cq_tail.wrapping_sub(self.cq_head);
+        if self.state.contains(State::DEAD) {
+            return Root::Dead(names(self.fault));
+        }
+        if !self.state.contains(State::ACTIVE) {
+            return Root::Inactive;
+        }
+        // A submitter on another thread may not have rung yet: what the device does know of is done.
+        if self.doorbell != known.sq_tail
+            && self.doorbell == known.sq_tail.wrapping_sub(known.in_flight as u32)
+        {
+            return Root::LostDoorbell { wrote: known.sq_tail, has: self.doorbell };
+        }
+        if self.cq_size > 0 && waiting >= self.cq_size {
+            return match known.cq_head {
+                head if head == self.cq_head => Root::FullQueue { completions: waiting },
+                wrote => Root::LostRelease { wrote, has: self.cq_head },
+            };
+        }
+        if self.cq_tail != known.cq_head {
+            return Root::Unseen { from: known.cq_head, to: self.cq_tail };
+        }
+        if self.workers & HELD_BACK != 0 {
+            return Root::WritePort;
+        }
+        if self.workers & BUSY != 0 {
+            return Root::Running;
+        }
+        if self.sq_head != self.doorbell {
+            return Root::Unread { from: self.sq_head, to: self.doorbell };
+        }
+        Root::Held { descriptors: known.in_flight }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    /// Three descriptors from index 0xFFFF_FFFE on, of which one has completed; none of them runs.
+    fn seen() -> Seen {
+        Seen {
+            state: State::ACTIVE,
+            fault: DeviceFault::empty(),
+            workers: 0,
+            doorbell: 1,
+            sq_head: 1,
+            cq_tail: 9,
+            cq_head: 9,
+            cq_size: 4,
+        }
+    }
+
+    const KNOWN: Known = Known { in_flight: 2, sq_tail: 1, sq_head: 1, cq_head: 9 };
+
+    #[rstest]
+    #[case::held(seen(), Root::Held { descriptors: 2 })]
+    #[case::unread(Seen { sq_head: 0, ..seen() }, Root::Unread { from: 0, to: 1 })]
+    #[case::runs(Seen { workers: 0b1001, sq_head: 0, ..seen() }, Root::Running)]
+    #[case::write_port(Seen { workers: 0b1101, ..seen() }, Root::WritePort)]
+    #[case::unseen(Seen { cq_tail: 11, workers: 1, ..seen() }, Root::Unseen { from: 9, to: 11 })]
+    #[case::full(Seen { cq_tail: 13, ..seen() }, Root::FullQueue { completions: 4 })]
+    #[case::release(Seen { cq_head: 5, ..seen() }, Root::LostRelease { wrote: 9, has: 5 })]
+    #[case::release_on_its_way(Seen { cq_head: 6, ..seen() }, Root::Held { descriptors: 2 })]
+    #[case::doorbell(Seen { doorbell: u32::MAX, sq_head: u32::MAX, ..seen() }, Root::LostDoorbell { wrote: 1, has: u32::MAX })]
+    #[case::doorbell_of_another_thread(Seen { doorbell: 0, sq_head: 0, ..seen() }, Root::Held { descriptors: 2 })]
+    #[case::inactive(Seen { state: State::IDLE, doorbell: 0, ..seen() }, Root::Inactive)]
+    #[case::dead(
+        Seen { state: State::DEAD, fault: DeviceFault::BUS_TIMEOUT, ..seen() },
+        Root::Dead("BUS_TIMEOUT".into())
+    )]
+    fn the_first_reason_is_the_root(#[case] seen: Seen, #[case] root: Root) {
+        assert_eq!(seen.root(&KNOWN), root);
+    }
+}
