@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use doorbell_checkpoint::text::{Stream, Text};
 use doorbell_host::TokenRegion;
-use doorbell_runtime::pipeline::{Lost, Options, Partial, RewardStage, RuntimeError, TrajectoryStage};
+use doorbell_runtime::pipeline::{
+    Lost, Options, Partial, PromptSpans, RewardStage, RuntimeError, TrajectoryStage,
+};
 use doorbell_runtime::reward::{self, GroupPostError, JudgeFailure, Judged, Moment, Shutdown, Verdict};
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::{self, Finished, Outcome, Span, Spans, Stored, WriterError};
@@ -30,7 +32,7 @@ pub(super) enum Told {
     /// A rollout has ended.
     Finished(Finished),
     /// A rollout has ended without a trajectory, with what it has come to.
-    Lost(Lost, Vec<u32>, Vec<i32>, Vec<Span>),
+    Lost(Lost, Vec<u32>, Vec<i32>, Made),
 }
 
 /// Where the device leaves tokens and log-probabilities, and the pipeline their versions.
@@ -39,7 +41,14 @@ pub(super) struct Memory {
     pub tokens: Vec<TokenRegion>,
     pub logps: Vec<TokenRegion>,
     pub spans: Spans,
+    pub made: PromptSpans,
     pub options: Options,
+}
+
+/// Which versions made an answer, and the keys and values of its prompt.
+pub(super) struct Made {
+    answer: Vec<Span>,
+    prompt: Vec<Span>,
 }
 
 impl Memory {
@@ -68,8 +77,9 @@ impl Memory {
         }
     }
 
-    fn spans(&self, rollout: RolloutId, count: u32) -> Vec<Span> {
-        self.spans.read(rollout.slot(), count as usize).into_iter().flatten().collect()
+    fn made(&self, rollout: RolloutId, count: u32) -> Made {
+        let answer = self.spans.read(rollout.slot(), count as usize).into_iter().flatten().collect();
+        Made { answer, prompt: self.made.read(rollout.slot()) }
     }
 }
 
@@ -116,7 +126,7 @@ pub(super) fn start(
                     teller.finished(&finished);
                     let _ = store.send(finished.rollout);
                 }
-                Told::Lost(lost, tokens, logps, spans) => teller.lost(&lost, tokens, logps, &spans),
+                Told::Lost(lost, tokens, logps, made) => teller.lost(&lost, tokens, logps, &made),
             }
         }
         teller.fail_all();
@@ -196,8 +206,8 @@ impl TrajectoryStage for Answers {
         // The slot is used again once this returns.
         let read = self.memory.read(partial.shard, partial.offset, 0, partial.answer_tokens);
         let (tokens, logps) = read.unwrap_or_default();
-        let spans = self.memory.spans(lost.rollout, partial.spans);
-        let _ = self.to.send(Told::Lost(lost, tokens, logps, spans));
+        let made = self.memory.made(lost.rollout, partial.spans);
+        let _ = self.to.send(Told::Lost(lost, tokens, logps, made));
     }
 
     fn has_failed(&self) -> bool {
@@ -315,11 +325,11 @@ impl<'t> Teller<'t> {
                 Err(error) => finish = Finish::Failed(error),
             }
         }
-        let spans = self.memory.spans(finished.rollout, finished.spans);
-        self.end(request, member, finish, &spans);
+        let made = self.memory.made(finished.rollout, finished.spans);
+        self.end(request, member, finish, &made);
     }
 
-    fn lost(&mut self, lost: &Lost, mut tokens: Vec<u32>, mut logps: Vec<i32>, spans: &[Span]) {
+    fn lost(&mut self, lost: &Lost, mut tokens: Vec<u32>, mut logps: Vec<i32>, made: &Made) {
         let Some(asked) = self.asks.get_mut(&lost.request) else { return };
         if asked.job.fault == Some(Fault::AbortLosesTokens) {
             (tokens, logps) = (vec![], vec![]);
@@ -333,21 +343,23 @@ impl<'t> Teller<'t> {
             let logps = logps.get(known..).unwrap_or_default();
             asked.read(self.text, lost.member, &tokens[known..], logps);
         }
-        self.end(lost.request, lost.member, lost.why.into(), spans);
+        self.end(lost.request, lost.member, lost.why.into(), made);
     }
 
     /// The last that is told of an answer.
-    fn end(&mut self, number: u64, member: u32, finish: Finish, spans: &[Span]) {
+    fn end(&mut self, number: u64, member: u32, finish: Finish, made: &Made) {
         let Some(asked) = self.asks.get_mut(&number) else { return };
         let answer = &mut asked.answers[member as usize];
         let finish = answer.stopped.take().unwrap_or(finish);
         if let Some(stream) = answer.stream.take() {
             answer.text.push_str(&stream.end().unwrap_or_default());
         }
-        fault::keep(asked.job.fault, spans, answer.told, &mut answer.tokens, &mut answer.logps);
-        let versions = self.names.spans(spans, answer.tokens.len() as u32);
+        fault::keep(asked.job.fault, &made.answer, answer.told, &mut answer.tokens, &mut answer.logps);
+        let versions = self.names.spans(&made.answer, answer.tokens.len() as u32);
+        let shared = asked.job.ask.prompt.len().saturating_sub(1);
+        let prompt_versions = self.names.spans(&made.prompt, shared as u32);
         let prompt_logps = asked.prompt_logps.clone();
-        asked.tell(member, Some(End { finish, versions, prompt_logps }));
+        asked.tell(member, Some(End { finish, versions, prompt_versions, prompt_logps }));
         asked.left -= 1;
         if asked.left == 0
             && let Some(asked) = self.asks.remove(&number)
@@ -431,7 +443,7 @@ impl Asked<'_> {
 }
 
 impl Names {
-    /// The spans of an answer of `tokens` tokens, by name; neighbours of one name are one.
+    /// The spans of an answer or a prompt of `tokens` tokens, by name; neighbours of one name are one.
     fn spans(&self, spans: &[Span], tokens: u32) -> Vec<VersionSpan> {
         let mut named: Vec<VersionSpan> = vec![];
         for (place, span) in spans.iter().enumerate() {
