@@ -33,7 +33,7 @@ def main():
     options.add_argument("--schedule", choices=["fixed", "asynchronous"], default="fixed")
     options.add_argument("--lag", type=int, default=1, help="of the fixed schedule: batch t is made by version t - lag")
     options.add_argument("--device", default="model", help="model, rtl or gpu")
-    options.add_argument("--steps", type=int, default=100)
+    options.add_argument("--steps", type=int, default=60)
     options.add_argument("--prompts", type=int, default=16, help="prompts of a batch")
     options.add_argument("--group", type=int, default=8, help="rollouts of a prompt")
     options.add_argument("--tokens", type=int, default=task.TOKENS, help="of an answer at most")

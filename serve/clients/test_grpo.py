@@ -15,20 +15,21 @@ from doorbell_lifecycle.weights import write_all
 from oracle import Oracle
 from rollouts import Asynchronous, Server
 
-UPDATES = 12
+DEVICE = os.environ.get("DOORBELL_DEVICE", "model")
+# The RTL makes some hundred tokens a second.
+UPDATES, GROUPS, TOKENS = (3, 3, 48) if DEVICE == "rtl" else (12, 8, 96)
 
 
 def groups(batch):
     prompt = [PROMPT + place % 16 for place in range(20)]
-    return [(prompt[: 5 + number], 100 * batch + number, 4, 96) for number in range(8)]
+    return [(prompt[: 5 + number], 100 * batch + number, 4, TOKENS) for number in range(GROUPS)]
 
 
 def run(weights, *options):
     """The largest difference of a token's log-probability, and how many answers more than one version made."""
     oracle = Oracle(os.environ["DOORBELL_LIBRARY"])
     oracle.open("0", weights[0])
-    device = os.environ.get("DOORBELL_DEVICE", "model")
-    wants = ["--model", str(weights[0]), "--device", device, "--checkpoint", "2", "--max-prompt", "64", "--max-answer", "96"]
+    wants = ["--model", str(weights[0]), "--device", DEVICE, "--checkpoint", "2", "--max-prompt", "64", "--max-answer", str(TOKENS)]
     server = Server(os.environ.get("DOORBELL", "doorbell"), [*wants, *options])
     difference, spanned = 0, 0
     try:
