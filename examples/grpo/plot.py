@@ -1,4 +1,4 @@
-"""Draws what train.py logged: python3 plot.py PICTURE.svg LOG.jsonl [LOG.jsonl ...]"""
+"""Draws what train.py logged: python3 plot.py PICTURE.svg out/fixed/log.jsonl [out/asynchronous/log.jsonl ...]. A run has the name of its directory."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ def main():
         lines = [json.loads(line) for line in open(log)]
         for axis, (key, title) in zip(axes.flat, PANELS):
             points = [(line["version"], line[key]) for line in lines if key in line]
-            axis.plot(*zip(*points), marker="o" if key == "held_out" else None, label=Path(log).stem)
+            axis.plot(*zip(*points), marker="o" if key == "held_out" else None, label=Path(log).resolve().parent.name)
             axis.set_title(title, fontsize=10)
             axis.set_xlabel("version")
             axis.grid(alpha=0.3)

@@ -95,13 +95,17 @@ def eight_bits(tensors, shape):
     """The 8-bit weights that the importer makes of the matrices (lm/src/quantise.rs)."""
     bits = {}
     for name, values in tensors.items():
+        if values.ndim != 2:
+            continue
+        parts = [values.astype(numpy.float64)]
         if name.endswith("per_layer_input_gate.weight"):
-            values = values * tensors[name.replace("per_layer_input_gate.weight", "altup.correct_output_scale")]
-        if name == "model.embed_tokens_per_layer.weight":
-            # A matrix for each layer, so that each token has a row of each.
-            bits[name] = numpy.stack([_rows(part) for part in numpy.split(values.astype(numpy.float64), shape.layers, 1)])
-        elif values.ndim == 2:
-            bits[name] = _rows(values.astype(numpy.float64))
+            parts = [parts[0] * tensors[name.replace("per_layer_input_gate.weight", "altup.correct_output_scale")]]
+        elif name == "model.embed_tokens_per_layer.weight":
+            # A matrix for each layer, and a constant that is no power of 2.
+            parts = numpy.split(parts[0] * (shape.per_layer**0.5 * 0.5**0.5), shape.layers, 1)
+        elif name == "model.per_layer_model_projection.weight":
+            parts = numpy.split(parts[0], shape.layers)
+        bits[name] = numpy.stack([_rows(part.astype(numpy.float32).astype(numpy.float64)) for part in parts])
     return bits
 
 

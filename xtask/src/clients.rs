@@ -33,8 +33,18 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let python =
         setup::python(root, "clients", &tests.join("requirements.txt"), Some(&tests.join("packages.txt")))?;
     // As the tests build them, so that nothing is built twice: the program, and the C library for a test of its own.
-    let build =
-        ["test", "--workspace", "--release", "--features", FULL, "--test", "serve", "--test", "c", "--no-run"];
+    let build = [
+        "test",
+        "--workspace",
+        "--release",
+        "--features",
+        FULL,
+        "--test",
+        "serve",
+        "--test",
+        "c",
+        "--no-run",
+    ];
     shell::run(&mut shell::cargo(root, &build))?;
     let mut command = Command::new(python);
     command.args(["-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "-W", "ignore"]);
