@@ -25,8 +25,8 @@ use crate::fault::{self, Fault};
 pub(super) enum Told {
     /// An ask was admitted, under this number.
     Admitted(u64, Job),
-    /// An answer is at a checkpoint.
-    Checkpoint(reward::Request),
+    /// An answer is at a checkpoint, with what it has more than at the one before: its memory may be another's by the time that the teller hears.
+    Checkpoint(reward::Request, Result<Read, String>),
     /// An answer has come to its end: what was scored of its prompt may be read.
     Ended(reward::Request),
     /// A rollout has ended.
@@ -34,6 +34,9 @@ pub(super) enum Told {
     /// A rollout has ended without a trajectory, with what it has come to.
     Lost(Lost, Vec<u32>, Vec<i32>, Made),
 }
+
+/// Tokens, and their log-probabilities if there are any.
+type Read = (Vec<u32>, Vec<i32>);
 
 /// Where the device leaves tokens and log-probabilities, and the pipeline their versions.
 #[derive(Clone)]
@@ -53,7 +56,7 @@ pub(super) struct Made {
 
 impl Memory {
     /// Tokens of an answer from `from` to `to`, and their log-probabilities if there are any.
-    fn read(&self, shard: u32, offset: u64, from: u32, to: u32) -> Result<(Vec<u32>, Vec<i32>), String> {
+    fn read(&self, shard: u32, offset: u64, from: u32, to: u32) -> Result<Read, String> {
         let at = offset + 4 * u64::from(from);
         let words = |regions: &[TokenRegion]| {
             let mut words = vec![0; to.saturating_sub(from) as usize];
@@ -87,6 +90,7 @@ impl Memory {
 pub(super) struct Checkpoints {
     to: Sender<Told>,
     from: Receiver<Judged>,
+    memory: Memory,
     /// Verdicts on ends, which nobody has to think about.
     ends: VecDeque<Judged>,
     posted: usize,
@@ -111,15 +115,16 @@ pub(super) fn start(
     let (to, told) = channel();
     let (judge, from) = channel();
     let (store, stored) = channel();
-    let checkpoints = Checkpoints { to: to.clone(), from, ends: VecDeque::new(), posted: 0 };
+    let checkpoints =
+        Checkpoints { to: to.clone(), from, memory: memory.clone(), ends: VecDeque::new(), posted: 0 };
     let of = memory.clone();
     let run = move || {
         let mut teller = Teller { text: &text, names, intake, memory: of, asks: HashMap::new() };
         for told in told {
             match told {
                 Told::Admitted(number, job) => teller.admitted(number, job),
-                Told::Checkpoint(request) => {
-                    let _ = judge.send(teller.checkpoint(&request));
+                Told::Checkpoint(request, read) => {
+                    let _ = judge.send(teller.checkpoint(&request, read));
                 }
                 Told::Ended(request) => teller.ended(&request),
                 Told::Finished(finished) => {
@@ -140,7 +145,9 @@ pub(super) fn start(
 impl RewardStage for Checkpoints {
     fn post(&mut self, request: reward::Request) -> Result<(), reward::PostError> {
         if request.moment == Moment::Checkpoint {
-            let sent = self.to.send(Told::Checkpoint(request));
+            let reward::Request { shard, offset, segment_start, answer_tokens, .. } = request;
+            let read = self.memory.read(shard, offset, segment_start, answer_tokens);
+            let sent = self.to.send(Told::Checkpoint(request, read));
             sent.map_err(|_| reward::PostError::NoJudges(request))?;
         } else {
             let sent = self.to.send(Told::Ended(request));
@@ -281,15 +288,17 @@ impl<'t> Teller<'t> {
         self.asks.insert(number, asked);
     }
 
-    fn checkpoint(&mut self, request: &reward::Request) -> Judged {
-        let reward::Request { request: number, member, shard, offset, answer_tokens, .. } = *request;
+    fn checkpoint(&mut self, request: &reward::Request, read: Result<Read, String>) -> Judged {
+        let reward::Request { request: number, member, segment_start, .. } = *request;
         let proceed = match self.asks.get_mut(&number) {
             None => false,
             Some(asked) => {
-                let known = asked.answers[member as usize].tokens.len() as u32;
-                match self.memory.read(shard, offset, known, answer_tokens) {
-                    Err(_) => return judged(request, Err(JudgeFailure::Tokens)),
-                    Ok((tokens, logps)) => asked.read(self.text, member, &tokens, &logps),
+                let known = asked.answers[member as usize].tokens.len();
+                match read {
+                    Ok((tokens, logps)) if known == segment_start as usize => {
+                        asked.read(self.text, member, &tokens, &logps);
+                    }
+                    _ => return judged(request, Err(JudgeFailure::Tokens)),
                 }
                 if asked.job.ask.streams {
                     asked.tell(member, None);
