@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 // Version of this interface: [31:16] major, of which a program needs the same, [15:0] minor, of which it needs no less.
-#define DOORBELL_API_VERSION 0x00010001u
+#define DOORBELL_API_VERSION 0x00010002u
 
 // What functions return. Numbers stay; later versions add to them.
 enum doorbell_result {
@@ -38,11 +38,15 @@ enum doorbell_result {
   DOORBELL_OUT_OF_BOUNDS = -6, // tokens outside the token region, or another region
   DOORBELL_HUNG = -7,          // the device made no progress for as long as its patience lasts (R15)
   DOORBELL_DEVICE_FAILED = -8, // the device failed or broke the contract: close it
-  DOORBELL_INTERNAL = -9       // a fault of this library: close the device
+  DOORBELL_INTERNAL = -9,      // a fault of this library: close the device
+  DOORBELL_BAD_WEIGHTS = -10   // a file that is missing or damaged, or weights that are no integers or of another shape
 };
 
 // An open device.
 typedef struct doorbell_device doorbell_device;
+
+// Weights of a language model, which the oracle of docs/engine.md runs.
+typedef struct doorbell_weights doorbell_weights;
 
 // A DECODE. Set all of it to 0, then size to sizeof(struct infer_decode): later versions append fields, and take the shorter
 // structure of an earlier one.
@@ -79,6 +83,12 @@ struct doorbell_features {
 };
 DOORBELL_ASSERT(sizeof(struct doorbell_features) == 24, "size of doorbell_features");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_features, functions) == 20, "offset of functions");
+
+// Weights that made a part of a sequence, as the spans of versions in a server's answer say.
+struct doorbell_span {
+  doorbell_weights *weights;
+  size_t end; // place behind the last token that they made, with the prompt's tokens before the answer's
+};
 
 // The version of this library, as DOORBELL_API_VERSION.
 uint32_t doorbell_api_version(void);
@@ -137,6 +147,22 @@ int doorbell_publish(doorbell_device *device, uint64_t delta_offset, uint16_t ve
 
 // Stores how many descriptors were submitted and not yet polled.
 int doorbell_in_flight(doorbell_device *device, size_t *count);
+
+// Reads weights and stores their handle, or NULL. `path` is an image, or a directory of Hugging Face with safetensors, which are rounded to
+// integers as `doorbell serve` rounds them. Close them with doorbell_weights_close.
+int doorbell_weights_open(const char *path, doorbell_weights **weights);
+
+// Closes weights. A call of doorbell_score that uses them goes on.
+int doorbell_weights_close(doorbell_weights *weights);
+
+// Stores the log-probability of each of `count` tokens of a sequence given those before it, Q16.16, as a device computes it that draws at
+// `temperature` (0: at 1). The first token has none: 0 is stored.
+//
+// A span begins where the one before ends, and the last one ends at `count`. Its weights take the step that adds each of its tokens. That
+// step makes keys and values of the token before, so later tokens read what earlier spans made, as after an update that keeps rollouts. The
+// weights of all spans need one shape, and the sequence at most as many tokens as their context. Takes all cores.
+int doorbell_score(const struct doorbell_span *spans, size_t span_count, double temperature, const uint32_t *tokens,
+                   size_t count, int32_t *logps);
 
 #if defined(__cplusplus)
 }

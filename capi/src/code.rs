@@ -32,6 +32,7 @@ codes! {
     Hung = -7, c"DOORBELL_HUNG";
     DeviceFailed = -8, c"DOORBELL_DEVICE_FAILED";
     Internal = -9, c"DOORBELL_INTERNAL";
+    BadWeights = -10, c"DOORBELL_BAD_WEIGHTS";
 }
 
 /// Why a call did not do what it was asked to.

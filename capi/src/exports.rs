@@ -15,7 +15,7 @@ use crate::code::{self, Code, Refusal};
 use crate::handle::{self, Open};
 
 /// `DOORBELL_API_VERSION`.
-const VERSION: u32 = 0x0001_0001;
+const VERSION: u32 = 0x0001_0002;
 
 /// `doorbell_device *`: a key, never an address.
 type Handle = *mut Device;
@@ -89,7 +89,7 @@ const_assert_eq!(size_of::<DeviceFeatures>(), 24);
 const_assert_eq!(offset_of!(DeviceFeatures, functions), 20);
 
 /// Runs the body of a call: no panic leaves it, and a refusal becomes its code, with the text kept.
-fn call(body: impl FnOnce() -> Result<(), Refusal>) -> c_int {
+pub(crate) fn call(body: impl FnOnce() -> Result<(), Refusal>) -> c_int {
     // What a panic may have left half done is behind the lock of its device, which is poisoned then.
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -105,11 +105,11 @@ fn call(body: impl FnOnce() -> Result<(), Refusal>) -> c_int {
     }
 }
 
-fn bad(what: &str) -> Refusal {
+pub(crate) fn bad(what: &str) -> Refusal {
     Refusal::new(Code::BadArgument, what)
 }
 
-fn checked<T>(pointer: *const T, name: &str) -> Result<(), Refusal> {
+pub(crate) fn checked<T>(pointer: *const T, name: &str) -> Result<(), Refusal> {
     if pointer.is_null() {
         return Err(bad(&format!("{name} is NULL")));
     }
@@ -129,7 +129,7 @@ fn countable<T>(count: usize, name: &str) -> Result<(), Refusal> {
 
 /// # Safety
 /// `pointer` is NULL, misaligned, or valid for reads of `count` records while the result lives.
-unsafe fn array<'a, T>(pointer: *const T, count: usize, name: &str) -> Result<&'a [T], Refusal> {
+pub(crate) unsafe fn array<'a, T>(pointer: *const T, count: usize, name: &str) -> Result<&'a [T], Refusal> {
     if count == 0 {
         return Ok(&[]);
     }
@@ -141,7 +141,11 @@ unsafe fn array<'a, T>(pointer: *const T, count: usize, name: &str) -> Result<&'
 
 /// # Safety
 /// As [`array`], for writes too, and nothing else uses the records. They hold no value that their type lacks.
-unsafe fn array_mut<'a, T>(pointer: *mut T, count: usize, name: &str) -> Result<&'a mut [T], Refusal> {
+pub(crate) unsafe fn array_mut<'a, T>(
+    pointer: *mut T,
+    count: usize,
+    name: &str,
+) -> Result<&'a mut [T], Refusal> {
     if count == 0 {
         return Ok(&mut []);
     }
@@ -153,7 +157,7 @@ unsafe fn array_mut<'a, T>(pointer: *mut T, count: usize, name: &str) -> Result<
 
 /// # Safety
 /// `pointer` is NULL, misaligned, or valid for a write.
-unsafe fn store<T>(pointer: *mut T, value: T, name: &str) -> Result<(), Refusal> {
+pub(crate) unsafe fn store<T>(pointer: *mut T, value: T, name: &str) -> Result<(), Refusal> {
     checked(pointer, name)?;
     // SAFETY: not NULL, aligned, and valid for a write by the caller's word.
     unsafe { pointer.write(value) };
@@ -162,7 +166,7 @@ unsafe fn store<T>(pointer: *mut T, value: T, name: &str) -> Result<(), Refusal>
 
 /// # Safety
 /// `pointer` is NULL, or the start of a string that ends with a 0 and outlives the result.
-unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a str, Refusal> {
+pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a str, Refusal> {
     checked(pointer, name)?;
     // SAFETY: not NULL, and ends with a 0 by the caller's word.
     let text = unsafe { CStr::from_ptr(pointer) };

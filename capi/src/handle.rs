@@ -1,6 +1,7 @@
-//! Open devices and their handles.
+//! What is open, and its handles.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -104,50 +105,71 @@ impl Open {
     }
 }
 
-#[derive(Default)]
-struct Table {
-    /// The last key that was given out; 0 is none, as NULL is no handle.
-    last: usize,
-    open: HashMap<usize, Arc<Mutex<Open>>>,
+/// Open things of one kind.
+pub struct Table<T> {
+    open: LazyLock<Mutex<HashMap<usize, Arc<T>>>>,
+    /// What [`Table::get`] says where there is none.
+    none: &'static str,
 }
 
-static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+/// The last key that was given out, for whatever kind; 0 is none, as NULL is no handle.
+static LAST: AtomicUsize = AtomicUsize::new(0);
 
-fn table() -> MutexGuard<'static, Table> {
-    // Nothing that holds the lock can leave the table half changed.
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+static DEVICES: Table<Mutex<Open>> =
+    Table::new("no open device has this handle: it was closed, or never came from doorbell_open");
+
+impl<T> Table<T> {
+    /// Nothing is open.
+    pub const fn new(none: &'static str) -> Self {
+        Self { open: LazyLock::new(Mutex::default), none }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Arc<T>>> {
+        // Nothing that holds the lock can leave the table half changed.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps something; returns its key.
+    pub fn insert(&self, value: T) -> usize {
+        let key = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        self.lock().insert(key, Arc::new(value));
+        key
+    }
+
+    /// Drops what has this key, as soon as no other thread uses it.
+    pub fn remove(&self, key: usize) -> Result<(), Refusal> {
+        let removed = self.lock().remove(&key);
+        // Dropped here, not under the table's lock: it may take a while.
+        removed.map(drop).ok_or_else(|| self.refusal())
+    }
+
+    /// What has this key.
+    pub fn get(&self, key: usize) -> Result<Arc<T>, Refusal> {
+        self.lock().get(&key).map(Arc::clone).ok_or_else(|| self.refusal())
+    }
+
+    fn refusal(&self) -> Refusal {
+        Refusal::new(Code::BadHandle, self.none)
+    }
 }
 
 /// Keeps a device; returns its key.
 pub fn insert(device: Open) -> usize {
-    let mut table = table();
-    table.last += 1;
-    let key = table.last;
-    table.open.insert(key, Arc::new(Mutex::new(device)));
-    key
+    DEVICES.insert(Mutex::new(device))
 }
 
 /// Drops the device with this key, as soon as no other thread uses it.
 pub fn remove(key: usize) -> Result<(), Refusal> {
-    let removed = table().open.remove(&key);
-    // Dropped here, not under the table's lock: it may take a while.
-    removed.map(drop).ok_or_else(no_device)
+    DEVICES.remove(key)
 }
 
 /// Does `work` with the device of this key.
 pub fn with<T>(key: usize, work: impl FnOnce(&mut Open) -> Result<T, Refusal>) -> Result<T, Refusal> {
-    let device = table().open.get(&key).map(Arc::clone).ok_or_else(no_device)?;
+    let device = DEVICES.get(key)?;
     let mut device = device.lock().map_err(|_| {
         Refusal::new(Code::Internal, "an earlier call on this device failed inside the library: close it")
     })?;
     work(&mut device)
-}
-
-fn no_device() -> Refusal {
-    Refusal::new(
-        Code::BadHandle,
-        "no open device has this handle: it was closed, or never came from doorbell_open",
-    )
 }
 
 #[cfg(test)]

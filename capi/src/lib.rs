@@ -5,3 +5,4 @@
 mod code;
 mod exports;
 mod handle;
+mod score;

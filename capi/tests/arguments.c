@@ -52,6 +52,25 @@ int main(int argc, char **argv) {
   EXPECT(doorbell_open(name, "ranges=9", &device), DOORBELL_BAD_OPTION);
   EXPECT(doorbell_open(name, "token_bytes=0x4000000000000", &device), DOORBELL_UNAVAILABLE);
 
+  // Weights, and the tokens that they score.
+  doorbell_weights *weights = (doorbell_weights *)1;
+  struct doorbell_span span = {NULL, 1};
+  EXPECT(doorbell_weights_open(NULL, &weights), BAD);
+  if (weights != NULL) return 11;
+  EXPECT(doorbell_weights_open("there is no such file", NULL), BAD);
+  EXPECT(doorbell_weights_open("there is no such file", &weights), DOORBELL_BAD_WEIGHTS);
+  EXPECT(doorbell_weights_open(".", &weights), DOORBELL_BAD_WEIGHTS);
+  EXPECT(doorbell_weights_close(NULL), DOORBELL_BAD_HANDLE);
+  EXPECT(doorbell_weights_close((doorbell_weights *)&span), DOORBELL_BAD_HANDLE);
+  tokens[0] = 0;
+  EXPECT(doorbell_score(&span, 1, 1.0, tokens, 1, logps), DOORBELL_BAD_HANDLE);
+  EXPECT(doorbell_score(&span, 1, -1.0, tokens, 1, logps), BAD);
+  EXPECT(doorbell_score(NULL, 1, 1.0, tokens, 1, logps), BAD);
+  EXPECT(doorbell_score(&span, 1, 1.0, NULL, 1, logps), BAD);
+  EXPECT(doorbell_score(&span, 1, 1.0, tokens, 1, NULL), BAD);
+  EXPECT(doorbell_score(&span, 1, 1.0, tokens, ~(size_t)0, logps), BAD);
+  EXPECT(doorbell_score(NULL, 0, 1.0, NULL, 0, NULL), DOORBELL_OK);
+
   // Handles that are none.
   doorbell_device *none[] = {NULL, (doorbell_device *)0x1234567, (doorbell_device *)&descs, (doorbell_device *)~(size_t)0};
   decode.size = sizeof decode;

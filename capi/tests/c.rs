@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use doorbell_lm::sample::{Sharpness, log_probability};
+use doorbell_lm::{Cache, Oracle, micro_gemma};
 use doorbell_verify::ModelPlatform;
 use doorbell_vfio::Server;
 
@@ -156,6 +158,40 @@ fn any_moment_of_a_thread_will_do(flags: &[&str]) {
         let output = run(&program, &[device]);
         assert_eq!(output.status.code(), Some(0), "{device}: {}", text(&output));
     }
+}
+
+/// Given tokens have the log-probabilities that the oracle gives them, step by step.
+fn scores_are_the_oracles(flags: &[&str]) {
+    let directory = tempfile::tempdir().unwrap();
+    let program = build("tests/score.c", "c", flags, directory.path());
+    let image = micro_gemma();
+    let path = directory.path().join("micro-gemma.doorbell");
+    std::fs::write(&path, image.to_bytes()).unwrap();
+    let tokens: Vec<u32> = (0..40).map(|k| (k * k + 5) % 64).collect();
+    let (oracle, mut cache) = (Oracle::new(&image.model), Cache::new(&image.model));
+    let scored = tokens.windows(2).map(|pair| {
+        let logits = oracle.logits(&oracle.step(&mut cache, pair[0]));
+        log_probability(&logits, Sharpness::ONE, pair[1])
+    });
+    let expected: String = [0].into_iter().chain(scored).map(|logp| format!("{logp}\n")).collect();
+    let arguments: Vec<String> = tokens.iter().map(u32::to_string).collect();
+    let arguments: Vec<&str> =
+        [path.to_str().unwrap()].into_iter().chain(arguments.iter().map(String::as_str)).collect();
+    let output = run(&program, &arguments);
+    assert_eq!((output.status.code(), text(&output)), (Some(0), expected));
+    let output = run(&program, &[arguments[0], "1", "64"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("token 1 is 64, beyond the vocabulary of 64"), "{}", text(&output));
+}
+
+#[test]
+fn given_tokens_are_scored_from_c() {
+    scores_are_the_oracles(&[]);
+}
+
+#[test]
+fn given_tokens_are_scored_from_c_under_address_sanitizer() {
+    scores_are_the_oracles(ASAN);
 }
 
 #[test]

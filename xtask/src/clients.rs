@@ -32,14 +32,27 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let tests = root.join(TESTS);
     let python =
         setup::python(root, "clients", &tests.join("requirements.txt"), Some(&tests.join("packages.txt")))?;
-    // As the tests build it, so that nothing is built twice.
-    let build = ["test", "--workspace", "--release", "--features", FULL, "--test", "serve", "--no-run"];
+    // As the tests build them, so that nothing is built twice: the program, and the C library for a test of its own.
+    let build = [
+        "test",
+        "--workspace",
+        "--release",
+        "--features",
+        FULL,
+        "--test",
+        "serve",
+        "--test",
+        "c",
+        "--no-run",
+    ];
     shell::run(&mut shell::cargo(root, &build))?;
     let mut command = Command::new(python);
     command.args(["-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "-W", "ignore"]);
     command.current_dir(tests).env("PYTHONDONTWRITEBYTECODE", "1");
+    let built = setup::target(root).join("release");
     command
-        .env("DOORBELL", setup::target(root).join("release/doorbell"))
+        .env("DOORBELL", built.join("doorbell"))
+        .env("DOORBELL_LIBRARY", built.join("deps/libdoorbell.so"))
         .env("DOORBELL_DEVICE", &options.device);
     shell::run(&mut command)
 }

@@ -35,6 +35,7 @@ const PLAIN: &[&str] = &[
     "docs/gpu-queues.md",
     "docs/gpu-sharing.md",
     "docs/gpu.md",
+    "docs/grpo.md",
     "docs/guide/change-rtl.md",
     "docs/guide/embed-c.md",
     "docs/guide/from-gb300.md",

@@ -69,11 +69,14 @@ pub struct End {
     pub finish: Finish,
     /// Names of the versions that made its tokens.
     pub versions: Vec<VersionSpan>,
+    /// Names of the versions that made keys and values of the prompt's tokens but the last, whose are made by the step that adds the first
+    /// token of the answer.
+    pub prompt_versions: Vec<VersionSpan>,
     /// Log-probabilities of the prompt's tokens but the first, at temperature 1, natural, with 16 fraction bits, if the prompt was scored.
     pub prompt_logps: Vec<i32>,
 }
 
-/// Tokens of an answer that one version made.
+/// Tokens of an answer, or of a prompt, that one version made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionSpan {
     /// The version's name.
@@ -136,7 +139,12 @@ impl Job {
     /// Tells that all its answers ended without a token.
     pub fn end(&self, finish: &Finish) {
         for member in 0..self.ask.members {
-            let end = End { finish: finish.clone(), versions: vec![], prompt_logps: vec![] };
+            let end = End {
+                finish: finish.clone(),
+                versions: vec![],
+                prompt_versions: vec![],
+                prompt_logps: vec![],
+            };
             // Whoever has gone does not hear it.
             let _ = self.to.send(Piece {
                 member,

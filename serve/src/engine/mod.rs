@@ -218,10 +218,12 @@ impl Engine {
         }
         let slots = options.slots;
         let spans = Spans::new(slots, options.max_output_tokens);
+        let made = PromptSpans::new(&options);
         let memory = Memory {
             tokens: device.token_regions(),
             logps: device.logp_regions(),
             spans: spans.clone(),
+            made: made.clone(),
             options: options.clone(),
         };
         let intake = Arc::new(Intake::default());
@@ -252,10 +254,7 @@ impl Engine {
             prompts: Prompts::new(slots, fault::most_pieces(size.fault, size.prompt_tokens)),
             trajectories: Box::new(answers),
             spans,
-            language: Some(LanguageParts {
-                prompts: Box::new(queue.prompt()),
-                made: PromptSpans::new(&options),
-            }),
+            language: Some(LanguageParts { prompts: Box::new(queue.prompt()), made }),
             recorder: None,
             metrics: metrics.clone(),
         };

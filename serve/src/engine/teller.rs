@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use doorbell_checkpoint::text::{Stream, Text};
 use doorbell_host::TokenRegion;
-use doorbell_runtime::pipeline::{Lost, Options, Partial, RewardStage, RuntimeError, TrajectoryStage};
+use doorbell_runtime::pipeline::{
+    Lost, Options, Partial, PromptSpans, RewardStage, RuntimeError, TrajectoryStage,
+};
 use doorbell_runtime::reward::{self, GroupPostError, JudgeFailure, Judged, Moment, Shutdown, Verdict};
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::{self, Finished, Outcome, Span, Spans, Stored, WriterError};
@@ -23,15 +25,18 @@ use crate::fault::{self, Fault};
 pub(super) enum Told {
     /// An ask was admitted, under this number.
     Admitted(u64, Job),
-    /// An answer is at a checkpoint.
-    Checkpoint(reward::Request),
+    /// An answer is at a checkpoint, with what it has more than at the one before: its memory may be another's by the time that the teller hears.
+    Checkpoint(reward::Request, Result<Read, String>),
     /// An answer has come to its end: what was scored of its prompt may be read.
     Ended(reward::Request),
     /// A rollout has ended.
     Finished(Finished),
     /// A rollout has ended without a trajectory, with what it has come to.
-    Lost(Lost, Vec<u32>, Vec<i32>, Vec<Span>),
+    Lost(Lost, Vec<u32>, Vec<i32>, Made),
 }
+
+/// Tokens, and their log-probabilities if there are any.
+type Read = (Vec<u32>, Vec<i32>);
 
 /// Where the device leaves tokens and log-probabilities, and the pipeline their versions.
 #[derive(Clone)]
@@ -39,12 +44,19 @@ pub(super) struct Memory {
     pub tokens: Vec<TokenRegion>,
     pub logps: Vec<TokenRegion>,
     pub spans: Spans,
+    pub made: PromptSpans,
     pub options: Options,
+}
+
+/// Which versions made an answer, and the keys and values of its prompt.
+pub(super) struct Made {
+    answer: Vec<Span>,
+    prompt: Vec<Span>,
 }
 
 impl Memory {
     /// Tokens of an answer from `from` to `to`, and their log-probabilities if there are any.
-    fn read(&self, shard: u32, offset: u64, from: u32, to: u32) -> Result<(Vec<u32>, Vec<i32>), String> {
+    fn read(&self, shard: u32, offset: u64, from: u32, to: u32) -> Result<Read, String> {
         let at = offset + 4 * u64::from(from);
         let words = |regions: &[TokenRegion]| {
             let mut words = vec![0; to.saturating_sub(from) as usize];
@@ -68,8 +80,9 @@ impl Memory {
         }
     }
 
-    fn spans(&self, rollout: RolloutId, count: u32) -> Vec<Span> {
-        self.spans.read(rollout.slot(), count as usize).into_iter().flatten().collect()
+    fn made(&self, rollout: RolloutId, count: u32) -> Made {
+        let answer = self.spans.read(rollout.slot(), count as usize).into_iter().flatten().collect();
+        Made { answer, prompt: self.made.read(rollout.slot()) }
     }
 }
 
@@ -77,6 +90,7 @@ impl Memory {
 pub(super) struct Checkpoints {
     to: Sender<Told>,
     from: Receiver<Judged>,
+    memory: Memory,
     /// Verdicts on ends, which nobody has to think about.
     ends: VecDeque<Judged>,
     posted: usize,
@@ -101,22 +115,23 @@ pub(super) fn start(
     let (to, told) = channel();
     let (judge, from) = channel();
     let (store, stored) = channel();
-    let checkpoints = Checkpoints { to: to.clone(), from, ends: VecDeque::new(), posted: 0 };
+    let checkpoints =
+        Checkpoints { to: to.clone(), from, memory: memory.clone(), ends: VecDeque::new(), posted: 0 };
     let of = memory.clone();
     let run = move || {
         let mut teller = Teller { text: &text, names, intake, memory: of, asks: HashMap::new() };
         for told in told {
             match told {
                 Told::Admitted(number, job) => teller.admitted(number, job),
-                Told::Checkpoint(request) => {
-                    let _ = judge.send(teller.checkpoint(&request));
+                Told::Checkpoint(request, read) => {
+                    let _ = judge.send(teller.checkpoint(&request, read));
                 }
                 Told::Ended(request) => teller.ended(&request),
                 Told::Finished(finished) => {
                     teller.finished(&finished);
                     let _ = store.send(finished.rollout);
                 }
-                Told::Lost(lost, tokens, logps, spans) => teller.lost(&lost, tokens, logps, &spans),
+                Told::Lost(lost, tokens, logps, made) => teller.lost(&lost, tokens, logps, &made),
             }
         }
         teller.fail_all();
@@ -130,7 +145,9 @@ pub(super) fn start(
 impl RewardStage for Checkpoints {
     fn post(&mut self, request: reward::Request) -> Result<(), reward::PostError> {
         if request.moment == Moment::Checkpoint {
-            let sent = self.to.send(Told::Checkpoint(request));
+            let reward::Request { shard, offset, segment_start, answer_tokens, .. } = request;
+            let read = self.memory.read(shard, offset, segment_start, answer_tokens);
+            let sent = self.to.send(Told::Checkpoint(request, read));
             sent.map_err(|_| reward::PostError::NoJudges(request))?;
         } else {
             let sent = self.to.send(Told::Ended(request));
@@ -196,8 +213,8 @@ impl TrajectoryStage for Answers {
         // The slot is used again once this returns.
         let read = self.memory.read(partial.shard, partial.offset, 0, partial.answer_tokens);
         let (tokens, logps) = read.unwrap_or_default();
-        let spans = self.memory.spans(lost.rollout, partial.spans);
-        let _ = self.to.send(Told::Lost(lost, tokens, logps, spans));
+        let made = self.memory.made(lost.rollout, partial.spans);
+        let _ = self.to.send(Told::Lost(lost, tokens, logps, made));
     }
 
     fn has_failed(&self) -> bool {
@@ -271,15 +288,17 @@ impl<'t> Teller<'t> {
         self.asks.insert(number, asked);
     }
 
-    fn checkpoint(&mut self, request: &reward::Request) -> Judged {
-        let reward::Request { request: number, member, shard, offset, answer_tokens, .. } = *request;
+    fn checkpoint(&mut self, request: &reward::Request, read: Result<Read, String>) -> Judged {
+        let reward::Request { request: number, member, segment_start, .. } = *request;
         let proceed = match self.asks.get_mut(&number) {
             None => false,
             Some(asked) => {
-                let known = asked.answers[member as usize].tokens.len() as u32;
-                match self.memory.read(shard, offset, known, answer_tokens) {
-                    Err(_) => return judged(request, Err(JudgeFailure::Tokens)),
-                    Ok((tokens, logps)) => asked.read(self.text, member, &tokens, &logps),
+                let known = asked.answers[member as usize].tokens.len();
+                match read {
+                    Ok((tokens, logps)) if known == segment_start as usize => {
+                        asked.read(self.text, member, &tokens, &logps);
+                    }
+                    _ => return judged(request, Err(JudgeFailure::Tokens)),
                 }
                 if asked.job.ask.streams {
                     asked.tell(member, None);
@@ -315,11 +334,11 @@ impl<'t> Teller<'t> {
                 Err(error) => finish = Finish::Failed(error),
             }
         }
-        let spans = self.memory.spans(finished.rollout, finished.spans);
-        self.end(request, member, finish, &spans);
+        let made = self.memory.made(finished.rollout, finished.spans);
+        self.end(request, member, finish, &made);
     }
 
-    fn lost(&mut self, lost: &Lost, mut tokens: Vec<u32>, mut logps: Vec<i32>, spans: &[Span]) {
+    fn lost(&mut self, lost: &Lost, mut tokens: Vec<u32>, mut logps: Vec<i32>, made: &Made) {
         let Some(asked) = self.asks.get_mut(&lost.request) else { return };
         if asked.job.fault == Some(Fault::AbortLosesTokens) {
             (tokens, logps) = (vec![], vec![]);
@@ -333,21 +352,23 @@ impl<'t> Teller<'t> {
             let logps = logps.get(known..).unwrap_or_default();
             asked.read(self.text, lost.member, &tokens[known..], logps);
         }
-        self.end(lost.request, lost.member, lost.why.into(), spans);
+        self.end(lost.request, lost.member, lost.why.into(), made);
     }
 
     /// The last that is told of an answer.
-    fn end(&mut self, number: u64, member: u32, finish: Finish, spans: &[Span]) {
+    fn end(&mut self, number: u64, member: u32, finish: Finish, made: &Made) {
         let Some(asked) = self.asks.get_mut(&number) else { return };
         let answer = &mut asked.answers[member as usize];
         let finish = answer.stopped.take().unwrap_or(finish);
         if let Some(stream) = answer.stream.take() {
             answer.text.push_str(&stream.end().unwrap_or_default());
         }
-        fault::keep(asked.job.fault, spans, answer.told, &mut answer.tokens, &mut answer.logps);
-        let versions = self.names.spans(spans, answer.tokens.len() as u32);
+        fault::keep(asked.job.fault, &made.answer, answer.told, &mut answer.tokens, &mut answer.logps);
+        let versions = self.names.spans(&made.answer, answer.tokens.len() as u32);
+        let shared = asked.job.ask.prompt.len().saturating_sub(1);
+        let prompt_versions = self.names.spans(&made.prompt, shared as u32);
         let prompt_logps = asked.prompt_logps.clone();
-        asked.tell(member, Some(End { finish, versions, prompt_logps }));
+        asked.tell(member, Some(End { finish, versions, prompt_versions, prompt_logps }));
         asked.left -= 1;
         if asked.left == 0
             && let Some(asked) = self.asks.remove(&number)
@@ -431,7 +452,7 @@ impl Asked<'_> {
 }
 
 impl Names {
-    /// The spans of an answer of `tokens` tokens, by name; neighbours of one name are one.
+    /// The spans of an answer or a prompt of `tokens` tokens, by name; neighbours of one name are one.
     fn spans(&self, spans: &[Span], tokens: u32) -> Vec<VersionSpan> {
         let mut named: Vec<VersionSpan> = vec![];
         for (place, span) in spans.iter().enumerate() {

@@ -92,6 +92,7 @@ fn choice(
         told["finish_reason"] = json!(reason);
         told["stop_reason"] = stopped;
         told["weight_versions"] = versions(&end.versions);
+        told["prompt_weight_versions"] = versions(&end.prompt_versions);
     }
     told
 }

@@ -377,6 +377,7 @@ fn finish(choice: &mut Value, end: Option<&crate::engine::End>) {
     choice["finish_reason"] = json!(reason);
     choice["stop_reason"] = stopped;
     choice["weight_versions"] = versions(&end.versions);
+    choice["prompt_weight_versions"] = versions(&end.prompt_versions);
 }
 
 /// Puts the prompt before its answer.

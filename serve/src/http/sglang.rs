@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answers::{self, Choice, logp};
+use super::answers::{self, Choice, logp, versions};
 use super::error::Wrong;
 use super::openai::Prompt;
 use super::sampling::{Sampling, Texts};
@@ -107,7 +107,12 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
             tokens: vec![],
             logps: vec![],
             text: String::new(),
-            end: End { finish: Finish::Length, versions: vec![], prompt_logps: vec![] },
+            end: End {
+                finish: Finish::Length,
+                versions: vec![],
+                prompt_versions: vec![],
+                prompt_logps: vec![],
+            },
         };
         let mut choices: Vec<Choice> = (0..total).map(empty).collect();
         let each = move |index: u32, piece: Piece| {
@@ -160,15 +165,11 @@ fn told(server: &Server, choice: &Choice, whole: bool, meta: &Meta<'_>) -> Value
         Finish::Aborted => json!({ "type": "abort", "message": "the request was aborted" }),
         Finish::Failed(why) => json!({ "type": "abort", "message": why }),
     };
-    let versions: Vec<Value> = end
-        .versions
-        .iter()
-        .map(|span| json!({ "version": span.version, "start": span.start, "end": span.end }))
-        .collect();
     let version = end.versions.last().map_or_else(|| server.engine.version(), |span| span.version.clone());
     let mut info = json!({
         "id": meta.id, "finish_reason": finish, "prompt_tokens": meta.prompt.len(), "completion_tokens": tokens.len(),
-        "cached_tokens": meta.cached, "weight_version": version, "weight_versions": versions,
+        "cached_tokens": meta.cached, "weight_version": version, "weight_versions": versions(&end.versions),
+        "prompt_weight_versions": versions(&end.prompt_versions),
         "e2e_latency": meta.began.elapsed().as_secs_f64(),
     });
     if meta.logprobs {
