@@ -109,6 +109,7 @@ pub fn count(trace: &Trace, mode: Mode, members: u32, block_tokens: u32) -> Resu
                 prefix: &request.prefix,
                 prompt_tokens: request.prompt_tokens,
                 domain: 0,
+                salt: 0,
                 members: group,
                 answer_tokens: request.output_tokens,
             })?;

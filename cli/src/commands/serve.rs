@@ -62,6 +62,9 @@ pub struct Args {
     /// Blocks of keys and values, of 32 positions each; by default enough for all slots, at most 1 GiB
     #[arg(long, value_name = "N")]
     kv_blocks: Option<u32>,
+    /// Keeps no keys and values for later requests
+    #[arg(long)]
+    no_prefix_cache: bool,
     /// Workers of the rtl; by default as many as it is built with
     #[arg(long, value_name = "N")]
     workers: Option<u32>,
@@ -186,6 +189,7 @@ fn size(args: &Args, model: &Published) -> Size {
         prompt_tokens,
         answer_tokens,
         blocks: args.kv_blocks.unwrap_or(all.min(most) as u32),
+        keeps: !args.no_prefix_cache,
         waiting: args.max_waiting,
         checkpoint: args.checkpoint,
         seed: args.seed,

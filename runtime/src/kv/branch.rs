@@ -2,7 +2,8 @@
 
 use super::arena::NONE;
 use super::error::KvError;
-use super::prefix::{PrefixId, Prefixes, Slot};
+use super::prefix::{PrefixId, Prefixes, Sharing, Slot};
+use super::tree::{Found, Key};
 
 /// A member of a group: the shared prompt and an answer of its own.
 ///
@@ -198,6 +199,58 @@ impl Prefixes {
         })
     }
 
+    /// Keeps the blocks that the branch's answer has filled, for prompts that begin with its prompt and its answer: they are cold once the branch is
+    /// released, which is the next thing to do with it. `tokens` are those of its own blocks, from the end of the prompt's last whole block on; only
+    /// whole blocks are kept. `what` they were filled with is that of [`fill`](Self::fill). Nothing is kept with another [`Sharing`] than
+    /// `Tokens`, of a group that shares nothing, or after a [`flush`](Self::flush) since its admission.
+    ///
+    /// # Errors
+    /// `Branch`.
+    pub fn keep(&mut self, branch: &mut Branch, tokens: &[u32], what: u32) -> Result<(), KvError> {
+        self.check(branch)?;
+        let (blocks, _) = self.split(branch.prompt_tokens);
+        let &Slot { leaf, cached, shares, flushes, .. } = &self.slots[branch.prefix as usize];
+        let Some((domain, salt)) = shares else { return Ok(()) };
+        let is_whole = cached == blocks && (leaf == NONE || self.tree.filled(leaf) != NONE);
+        if self.config().sharing != Sharing::Tokens || flushes != self.tree.flushes() || !is_whole {
+            return Ok(());
+        }
+        let (mut node, piece_tokens) = (leaf, self.block_tokens());
+        self.committed += self.tree.enter(node);
+        let pieces = tokens.chunks_exact(piece_tokens as usize).take(branch.blocks as usize);
+        for (place, piece) in pieces.enumerate() {
+            let key = Key { parent: node, domain, salt, id: self.tree.name(piece), tokens: piece_tokens };
+            match self.tree.find(&key, piece) {
+                // What another is yet to fill, nothing can follow.
+                Found::Node(next) if self.tree.filled(next) == NONE => break,
+                Found::Node(next) => {
+                    self.committed += self.tree.enter(next);
+                    self.committed -= self.tree.leave(node);
+                    node = next;
+                }
+                Found::Other => break,
+                Found::Nothing => {
+                    let block = self.answer(branch.row)[place];
+                    // One that another member is yet to copy from stays its.
+                    if self.arena.references(block)? > 1 || self.tree.available() == 0 {
+                        break;
+                    }
+                    node = loop {
+                        match self.tree.extend(key, piece) {
+                            Some(node) => break node,
+                            None => self.evict()?,
+                        }
+                    };
+                    self.tree.add_block(node, block);
+                    self.tree.fill(node, what);
+                    self.answer_mut(branch.row)[place] = NONE;
+                }
+            }
+        }
+        self.committed -= self.tree.leave(node);
+        Ok(())
+    }
+
     /// Gives back the branch's blocks, what is left of its promise, and its part in the prefix.
     ///
     /// # Errors
@@ -208,7 +261,10 @@ impl Prefixes {
         let mut freed = promise;
         for k in 0..blocks as usize {
             let block = self.answer(row)[k];
-            freed += u32::from(self.arena.release(block)?);
+            // Those that are kept are not its any more.
+            if block != NONE {
+                freed += u32::from(self.arena.release(block)?);
+            }
         }
         self.rows.push(row);
         self.committed -= freed;

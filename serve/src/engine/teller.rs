@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use doorbell_checkpoint::text::{Stream, Text};
 use doorbell_host::TokenRegion;
-use doorbell_runtime::pipeline::{Lost, Options, Partial, RewardStage, RuntimeError, TrajectoryStage};
+use doorbell_runtime::pipeline::{
+    Lost, Options, Partial, PromptSpans, RewardStage, RuntimeError, TrajectoryStage, Unstored,
+};
 use doorbell_runtime::reward::{self, GroupPostError, JudgeFailure, Judged, Moment, Shutdown, Verdict};
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::{self, Finished, Outcome, Span, Spans, Stored, WriterError};
@@ -30,7 +32,15 @@ pub(super) enum Told {
     /// A rollout has ended.
     Finished(Finished),
     /// A rollout has ended without a trajectory, with what it has come to.
-    Lost(Lost, Vec<u32>, Vec<i32>, Vec<Span>),
+    Lost(Lost, Cut),
+}
+
+/// What a rollout has come to that leaves no trajectory.
+pub(super) struct Cut {
+    tokens: Vec<u32>,
+    logps: Vec<i32>,
+    spans: Vec<Span>,
+    cached: u32,
 }
 
 /// Where the device leaves tokens and log-probabilities, and the pipeline their versions.
@@ -39,6 +49,7 @@ pub(super) struct Memory {
     pub tokens: Vec<TokenRegion>,
     pub logps: Vec<TokenRegion>,
     pub spans: Spans,
+    pub made: PromptSpans,
     pub options: Options,
 }
 
@@ -116,7 +127,7 @@ pub(super) fn start(
                     teller.finished(&finished);
                     let _ = store.send(finished.rollout);
                 }
-                Told::Lost(lost, tokens, logps, spans) => teller.lost(&lost, tokens, logps, &spans),
+                Told::Lost(lost, cut) => teller.lost(&lost, cut),
             }
         }
         teller.fail_all();
@@ -197,7 +208,8 @@ impl TrajectoryStage for Answers {
         let read = self.memory.read(partial.shard, partial.offset, 0, partial.answer_tokens);
         let (tokens, logps) = read.unwrap_or_default();
         let spans = self.memory.spans(lost.rollout, partial.spans);
-        let _ = self.to.send(Told::Lost(lost, tokens, logps, spans));
+        let cached = self.memory.made.found(lost.rollout.slot());
+        let _ = self.to.send(Told::Lost(lost, Cut { tokens, logps, spans, cached }));
     }
 
     fn has_failed(&self) -> bool {
@@ -230,6 +242,7 @@ struct Asked<'t> {
     longest_stop: usize,
     answers: Vec<Answer<'t>>,
     prompt_logps: Vec<i32>,
+    cached: u32,
     left: u32,
 }
 
@@ -265,6 +278,7 @@ impl<'t> Teller<'t> {
             longest_stop: job.ask.stops.texts.iter().map(String::len).max().unwrap_or(0),
             answers: (0..job.ask.members).map(answer).collect(),
             prompt_logps: vec![],
+            cached: 0,
             left: job.ask.members,
             job,
         };
@@ -276,6 +290,7 @@ impl<'t> Teller<'t> {
         let proceed = match self.asks.get_mut(&number) {
             None => false,
             Some(asked) => {
+                asked.cached = self.memory.made.found(request.rollout.slot());
                 let known = asked.answers[member as usize].tokens.len() as u32;
                 match self.memory.read(shard, offset, known, answer_tokens) {
                     Err(_) => return judged(request, Err(JudgeFailure::Tokens)),
@@ -303,6 +318,7 @@ impl<'t> Teller<'t> {
     fn finished(&mut self, finished: &Finished) {
         let Finished { request, member, answer_tokens, shard, offset, .. } = *finished;
         let Some(asked) = self.asks.get_mut(&request) else { return };
+        asked.cached = self.memory.made.found(finished.rollout.slot());
         let answer = &asked.answers[member as usize];
         let mut finish = match finished.outcome {
             Outcome::Eos => Finish::EndToken,
@@ -319,8 +335,10 @@ impl<'t> Teller<'t> {
         self.end(request, member, finish, &spans);
     }
 
-    fn lost(&mut self, lost: &Lost, mut tokens: Vec<u32>, mut logps: Vec<i32>, spans: &[Span]) {
+    fn lost(&mut self, lost: &Lost, cut: Cut) {
         let Some(asked) = self.asks.get_mut(&lost.request) else { return };
+        let Cut { mut tokens, mut logps, spans, cached } = cut;
+        asked.cached = cached;
         if asked.job.fault == Some(Fault::AbortLosesTokens) {
             (tokens, logps) = (vec![], vec![]);
             let answer = &mut asked.answers[lost.member as usize];
@@ -333,7 +351,16 @@ impl<'t> Teller<'t> {
             let logps = logps.get(known..).unwrap_or_default();
             asked.read(self.text, lost.member, &tokens[known..], logps);
         }
-        self.end(lost.request, lost.member, lost.why.into(), spans);
+        let answer = &asked.answers[lost.member as usize];
+        let finish = match lost.why {
+            // It was whole when the abort came.
+            Unstored::Aborted if asked.job.ask.ends && answer.tokens.last().is_some_and(|&t| self.text.ends(t)) => {
+                Finish::EndToken
+            }
+            Unstored::Aborted if answer.tokens.len() as u32 == asked.job.ask.most => Finish::Length,
+            why => why.into(),
+        };
+        self.end(lost.request, lost.member, finish, &spans);
     }
 
     /// The last that is told of an answer.
@@ -419,6 +446,7 @@ impl Asked<'_> {
             tokens: answer.tokens[answer.told..].to_vec(),
             logps: answer.logps.get(answer.told..).unwrap_or_default().to_vec(),
             text: answer.text.get(answer.shown..until).unwrap_or_default().to_owned(),
+            cached: self.cached,
             end,
         };
         fault::logps(self.job.fault, self.job.ask.draws.sharpness, &mut piece.logps);

@@ -7,10 +7,12 @@ mod inference;
 mod information;
 mod listen;
 mod openai;
+mod raw;
 mod sampling;
 mod sglang;
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,6 +59,8 @@ pub struct Server {
     numbers: AtomicU64,
     /// Requests that a client has named, with their tickets.
     named: Mutex<HashMap<String, Vec<u64>>>,
+    /// Makes numbers of salts.
+    salts: RandomState,
     started: u64,
 }
 
@@ -93,7 +97,7 @@ pub struct Setup {
 impl Server {
     /// A server that takes nothing yet.
     pub fn new(setup: Setup) -> Arc<Server> {
-        Arc::new(Server { setup, numbers: AtomicU64::new(0), named: Mutex::default(), started: now() })
+        Arc::new(Server { setup, numbers: AtomicU64::new(0), named: Mutex::default(), salts: RandomState::new(), started: now() })
     }
 
     /// All doors.
@@ -126,6 +130,15 @@ impl Server {
 
     fn names(&self) -> std::sync::MutexGuard<'_, HashMap<String, Vec<u64>>> {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a client's salt is among those of the engine: nobody can guess another's.
+    fn salt(&self, salt: Option<&str>) -> Result<u64, Wrong> {
+        match salt {
+            None => Ok(0),
+            Some("") => Err(Wrong::field("cache_salt", "cache_salt is empty; leave it out, or give a text")),
+            Some(salt) => Ok(self.salts.hash_one(salt).max(1)),
+        }
     }
 
     /// Tokens of a text, as the beginning of a sequence.

@@ -37,6 +37,7 @@ pub fn size() -> Size {
         prompt_tokens: 32,
         answer_tokens: 64,
         blocks: 256,
+        keeps: true,
         waiting: 4096,
         checkpoint: 5,
         seed: 1,
@@ -142,7 +143,7 @@ impl Running {
         loop {
             let values = self.server.engine.metrics().counters.values();
             let load = self.server.engine.load();
-            if load.live == 0 && values.kv_blocks_in_use == 0 && values.groups_open == 0 {
+            if load.live == 0 && values.kv_blocks_in_use == values.kv_blocks_cold && values.groups_open == 0 {
                 return;
             }
             assert!(since.elapsed() < Duration::from_secs(10), "{load:?} lives: {values:?}");
