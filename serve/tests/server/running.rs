@@ -154,6 +154,15 @@ impl Running {
     /// Holds a choice of `/inference/v1/generate` to the oracle. What a prompt shared was made by the version of the answer's first token, or by one
     /// before it.
     pub fn check(&self, prompt: &[u32], choice: &Value, sampling: Sampling) -> Result<(), String> {
+        self.held(prompt, choice, sampling, true)
+    }
+
+    /// The same of one whose prompt no other version may have made.
+    pub fn check_alone(&self, prompt: &[u32], choice: &Value, sampling: Sampling) -> Result<(), String> {
+        self.held(prompt, choice, sampling, false)
+    }
+
+    fn held(&self, prompt: &[u32], choice: &Value, sampling: Sampling, any: bool) -> Result<(), String> {
         let tokens: Vec<u32> = serde_json::from_value(choice["token_ids"].clone()).unwrap();
         let content = choice["logprobs"]["content"].as_array().unwrap();
         let logps: Vec<i32> = content
@@ -181,7 +190,7 @@ impl Running {
         let given = Given { prompt, tokens: &tokens, logps: Some(&logps), blocks: None };
         let first = given.check(&of, sampling);
         // The prompt's own keys and values may be of a version before.
-        let others = self.versions.iter().map(|version| {
+        let others = self.versions.iter().filter(|_| any).map(|version| {
             let before = (prompt.len(), version);
             given.check(&[&[before], &of[..]].concat(), sampling)
         });
