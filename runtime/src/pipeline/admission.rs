@@ -127,9 +127,7 @@ impl Pipeline {
             let prefix = match &self.language {
                 // A prompt that is scored is made from its first token on.
                 _ if terms.scored => &[],
-                Some(sequences) if by_tokens => {
-                    &sequences.prompt(request)[..prompt_tokens as usize]
-                }
+                Some(sequences) if by_tokens => &sequences.prompt(request)[..prompt_tokens as usize],
                 _ => &request.prefix[..],
             };
             let (salt, answer_tokens) = (terms.salt, request.output_tokens);
@@ -190,8 +188,7 @@ impl Pipeline {
                 sequences.take_prompt(number, request);
             }
             let offset = self.options.prompt_offset(index);
-            let words =
-                sequences.write_prompt(&self.regions[region.unwrap_or(0)], offset, request)?;
+            let words = sequences.write_prompt(&self.regions[region.unwrap_or(0)], offset, request)?;
             // A prompt without ids is named by its tokens.
             if request.prefix.is_empty() {
                 self.groups[index as usize].prefix_hash = hash(words);

@@ -259,10 +259,7 @@ impl Engine {
             prompts: Prompts::new(slots, 0),
             trajectories: Box::new(answers),
             spans,
-            language: Some(LanguageParts {
-                prompts: Box::new(queue.prompt()),
-                made,
-            }),
+            language: Some(LanguageParts { prompts: Box::new(queue.prompt()), made }),
             recorder: None,
             metrics: metrics.clone(),
         };

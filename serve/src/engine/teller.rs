@@ -354,7 +354,9 @@ impl<'t> Teller<'t> {
         let answer = &asked.answers[lost.member as usize];
         let finish = match lost.why {
             // It was whole when the abort came.
-            Unstored::Aborted if asked.job.ask.ends && answer.tokens.last().is_some_and(|&t| self.text.ends(t)) => {
+            Unstored::Aborted
+                if asked.job.ask.ends && answer.tokens.last().is_some_and(|&t| self.text.ends(t)) =>
+            {
                 Finish::EndToken
             }
             Unstored::Aborted if answer.tokens.len() as u32 == asked.job.ask.most => Finish::Length,

@@ -1,12 +1,14 @@
 //! OpenAI's doors, with the fields that vLLM adds to them.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::extract::{Request, State};
 use axum::http::HeaderValue;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use super::answers::{self, Choice, cached, logp, reasons, usage, versions};
@@ -16,8 +18,7 @@ use super::{Server, Told, now, read};
 use crate::engine::{Ask, Piece};
 
 /// A prompt, or several, as text or tokens.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug)]
 pub enum Prompt {
     /// A text.
     Text(String),
@@ -27,6 +28,93 @@ pub enum Prompt {
     Texts(Vec<String>),
     /// Tokens of several.
     Many(Vec<Vec<u32>>),
+}
+
+/// Read as it comes: kept as values first, a long prompt would take many times its own length.
+impl<'de> Deserialize<'de> for Prompt {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Prompt, D::Error> {
+        from.deserialize_any(OfPrompt)
+    }
+}
+
+struct OfPrompt;
+
+impl<'de> Visitor<'de> for OfPrompt {
+    type Value = Prompt;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a Prompt: a text, tokens, or a list of either")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Prompt, E> {
+        Ok(Prompt::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Prompt, A::Error> {
+        let mut prompt = match list.next_element()? {
+            None => return Ok(Prompt::Tokens(vec![])),
+            Some(Part::Token(token)) => Prompt::Tokens(vec![token]),
+            Some(Part::Text(text)) => Prompt::Texts(vec![text]),
+            Some(Part::Tokens(tokens)) => Prompt::Many(vec![tokens]),
+        };
+        loop {
+            match &mut prompt {
+                Prompt::Text(_) => return Ok(prompt),
+                Prompt::Tokens(all) => match list.next_element()? {
+                    Some(token) => all.push(token),
+                    None => return Ok(prompt),
+                },
+                Prompt::Texts(all) => match list.next_element()? {
+                    Some(text) => all.push(text),
+                    None => return Ok(prompt),
+                },
+                Prompt::Many(all) => match list.next_element()? {
+                    Some(tokens) => all.push(tokens),
+                    None => return Ok(prompt),
+                },
+            }
+        }
+    }
+}
+
+/// The first of a list.
+enum Part {
+    Token(u32),
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+impl<'de> Deserialize<'de> for Part {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Part, D::Error> {
+        from.deserialize_any(OfPart)
+    }
+}
+
+struct OfPart;
+
+impl<'de> Visitor<'de> for OfPart {
+    type Value = Part;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a token, a text, or a list of tokens, as parts of a Prompt")
+    }
+
+    fn visit_u64<E: de::Error>(self, token: u64) -> Result<Part, E> {
+        let bad = |_| de::Error::custom(format!("{token} is no token of a Prompt"));
+        u32::try_from(token).map(Part::Token).map_err(bad)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Part, E> {
+        Ok(Part::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Part, A::Error> {
+        let mut tokens = vec![];
+        while let Some(token) = list.next_element()? {
+            tokens.push(token);
+        }
+        Ok(Part::Tokens(tokens))
+    }
 }
 
 /// What both doors read beside sampling.

@@ -50,15 +50,25 @@ impl Raw {
         let mut scored = vec![];
         for (place, choice) in choices.iter_mut().enumerate() {
             choice.logps.clear();
-            let holds = choice.end.finish == Finish::Aborted && server.engine.pause_of().await != Pause::Running;
+            let holds =
+                choice.end.finish == Finish::Aborted && server.engine.pause_of().await != Pause::Running;
             if choice.tokens.is_empty() || holds {
                 continue;
             }
             let (prompt, salt) = &self.prompts[(choice.index / self.members) as usize];
             let prompt = [&prompt[..], &choice.tokens].concat();
             let (draws, stops) = (Draws::default(), Stops::default());
-            let ask =
-                Ask { prompt, members: 1, most: 1, draws, ends: true, stops, streams: false, scored: true, salt: *salt };
+            let ask = Ask {
+                prompt,
+                members: 1,
+                most: 1,
+                draws,
+                ends: true,
+                stops,
+                streams: false,
+                scored: true,
+                salt: *salt,
+            };
             scored.push((place, ask));
         }
         let (places, asks): (Vec<usize>, Vec<Ask>) = scored.into_iter().unzip();
@@ -67,7 +77,8 @@ impl Raw {
             let choice = &mut choices[place];
             let by = score.end.versions.first().map(|span| &span.version);
             // The prompt was scored by the version of the first token behind it, as a request is of one version unless it is kept over an update.
-            let same = score.end.versions.len() == 1 && choice.end.versions.iter().all(|span| Some(&span.version) == by);
+            let same = score.end.versions.len() == 1
+                && choice.end.versions.iter().all(|span| Some(&span.version) == by);
             let first = score.end.prompt_logps.len().checked_sub(choice.tokens.len());
             if let Some(own) = first.and_then(|first| score.end.prompt_logps.get(first..)).filter(|_| same) {
                 choice.logps = own.to_vec();

@@ -42,8 +42,16 @@ const KNOWN: [&str; 4] =
 /// `POST /generate`.
 pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> Told {
     let began = Instant::now();
-    let Generate { input_ids, text, sampling_params, return_logprob, logprob_start_len, stream, rid, cache_salt } =
-        read(&server, request).await?;
+    let Generate {
+        input_ids,
+        text,
+        sampling_params,
+        return_logprob,
+        logprob_start_len,
+        stream,
+        rid,
+        cache_salt,
+    } = read(&server, request).await?;
     let (prompts, many) = match (input_ids, text) {
         (Some(Prompt::Tokens(tokens)), None) => (vec![tokens], false),
         (Some(Prompt::Many(prompts)), None) => (prompts, true),

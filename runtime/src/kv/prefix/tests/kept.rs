@@ -20,7 +20,14 @@ fn tables(blocks: u32, nodes: u32) -> Prefixes {
 }
 
 fn asks(tokens: &[u32], answer_tokens: u32) -> Group<'_> {
-    Group { prefix: tokens, prompt_tokens: tokens.len() as u32, domain: 0, salt: 0, members: 1, answer_tokens }
+    Group {
+        prefix: tokens,
+        prompt_tokens: tokens.len() as u32,
+        domain: 0,
+        salt: 0,
+        members: 1,
+        answer_tokens,
+    }
 }
 
 /// Answers a prompt, keeps the answer, and says from which position on the prompt was to be filled.
@@ -43,7 +50,11 @@ fn a_prompt_finds_the_answer_that_it_goes_on_from() {
     let mut tables = tables(16, 16);
     assert_eq!(answer(&mut tables, &asks(&[1, 2, 3, 4, 5, 6], 7), &[7, 8, 9, 10, 11]), 0);
     let counts = tables.counts();
-    assert_eq!((counts.committed, counts.cold, counts.arena.in_use), (0, 2, 2), "two whole blocks of eleven positions");
+    assert_eq!(
+        (counts.committed, counts.cold, counts.arena.in_use),
+        (0, 2, 2),
+        "two whole blocks of eleven positions"
+    );
     assert_eq!(answer(&mut tables, &asks(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 0], 1), &[]), 8);
     assert_eq!(answer(&mut tables, &asks(&[1, 2, 3, 4, 5, 6, 7, 7, 9, 0], 1), &[]), 4);
     assert_eq!(answer(&mut tables, &Group { salt: 1, ..asks(&[1, 2, 3, 4], 1) }, &[]), 0);
@@ -74,7 +85,9 @@ fn after_a_flush_nothing_is_found_and_nothing_is_left() {
 /// Which tokens, with what before them, made a position: what a block holds of it.
 fn made(kind: (u64, u64, u32), tokens: &[u32]) -> u64 {
     let first = (kind.0 * 31 + kind.1) * 31 + u64::from(kind.2);
-    tokens.iter().fold(first + 7, |hash, &token| (hash ^ u64::from(token)).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    tokens
+        .iter()
+        .fold(first + 7, |hash, &token| (hash ^ u64::from(token)).wrapping_mul(0x9E37_79B9_7F4A_7C15))
 }
 
 #[derive(Clone, Debug)]
@@ -88,10 +101,11 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let pick = any::<prop::sample::Index>;
     let tokens = || prop::collection::vec(0u32..2, 0..16);
-    let admit = (tokens(), 1u32..4, 0u32..12, 0u64..2, 0u64..2).prop_map(|(tokens, members, answer, domain, salt)| {
-        Step::Admit { tokens, members, answer, domain, salt }
-    });
-    let append = (pick(), prop::collection::vec(0u32..2, 0..9)).prop_map(|(at, tokens)| Step::Append(at, tokens));
+    let admit = (tokens(), 1u32..4, 0u32..12, 0u64..2, 0u64..2).prop_map(
+        |(tokens, members, answer, domain, salt)| Step::Admit { tokens, members, answer, domain, salt },
+    );
+    let append =
+        (pick(), prop::collection::vec(0u32..2, 0..9)).prop_map(|(at, tokens)| Step::Append(at, tokens));
     prop::collection::vec(
         prop_oneof![6 => admit, 9 => append, 6 => pick().prop_map(Step::Release), 1 => Just(Step::Flush)],
         1..120,
