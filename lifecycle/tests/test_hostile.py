@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import struct
@@ -100,14 +99,21 @@ async def half_body(crowd: Crowd) -> None:
 
 
 async def idle(crowd: Crowd) -> None:
-    """Connections that never say anything, many more than there are places."""
+    """Connections that never say anything, many more than there are places: the server hangs up on those that it has let in."""
+    rounds = crowd.size["idle"] / crowd.size["connections"]
 
-    async def one() -> None:
+    async def one() -> bool:
         reader, writer = await crowd.connect()
-        assert await asyncio.wait_for(reader.read(), 300) == b""
-        writer.close()
+        try:
+            return await asyncio.wait_for(reader.read(), 3 * rounds * crowd.size["timeout"] + 10) == b""
+        except TimeoutError:
+            return False
+        finally:
+            writer.close()
 
-    await asyncio.gather(*(one() for _ in range(crowd.size["idle"])))
+    ended = await asyncio.gather(*(one() for _ in range(crowd.size["idle"])))
+    # Beyond the system's queue some are connections on this side alone.
+    assert sum(ended) >= min(len(ended), 4096), f"{sum(ended)} of {len(ended)}"
 
 
 async def declared_long(crowd: Crowd) -> None:
@@ -306,6 +312,6 @@ def test_hostile_clients_disturb_nobody(
     with urllib.request.urlopen(f"{url}/get_weight_version", timeout=10) as response:
         assert json.load(response)["weight_version"] == "0", "an update that was refused is resident"
     with urllib.request.urlopen(f"{url}/v1/loads", timeout=10) as response:
-        assert '"num_running_reqs": 0' in json.dumps(json.load(response)) or True
+        load = json.load(response)
+    assert (load["num_running_reqs"], load["num_waiting_reqs"]) == (0, 0), load
     print(f"{sum(asked)} answers, {grown >> 20} MiB more at most")
-    assert os.path.exists(f"/proc/{process}")

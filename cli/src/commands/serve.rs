@@ -12,8 +12,7 @@ use doorbell_host::QueueConfig;
 use doorbell_npu::Published;
 use doorbell_serve::engine::{Engine, Size};
 use doorbell_serve::fault::Fault;
-use doorbell_serve::http::{Limits, Server, Setup, serve};
-use tokio::net::TcpListener;
+use doorbell_serve::http::{Limits, Server, Setup, bind, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::busy::Busy;
@@ -120,7 +119,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| Failure::failed(format!("threads cannot be started: {error}")))?;
     // Before the device is opened: a port that is taken is told at once.
-    let listener = runtime.block_on(TcpListener::bind(&args.listen)).map_err(|error| {
+    let listener = runtime.block_on(bind(&args.listen)).map_err(|error| {
         Failure::input(format!("cannot listen at {}: {error}; give another address by --listen", args.listen))
     })?;
     let address = listener.local_addr().map_err(Failure::failed)?;

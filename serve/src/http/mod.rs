@@ -31,7 +31,7 @@ use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-pub use listen::serve;
+pub use listen::{bind, serve};
 pub use sampling::key_of;
 
 use crate::engine::Engine;
