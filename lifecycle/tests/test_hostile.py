@@ -16,8 +16,8 @@ import pytest
 
 #: Bytes that the server may take of one request, and what its memory may grow by: texts, JSON and prompts of the few long requests that it reads at
 #: a time, and what waits. In the long form as by default.
-SHORT = {"body": 1 << 20, "connections": 64, "timeout": 1, "idle": 300, "long": 8 << 20, "growth": 192 << 20}
-LONG = {"body": 32 << 20, "connections": 1024, "timeout": 4, "idle": 10_000, "long": 100 << 20, "growth": 2 << 30}
+SHORT = {"body": 1 << 20, "connections": 64, "timeout": 1, "idle": 300, "long": 8 << 20, "growth": 64 << 20}
+LONG = {"body": 32 << 20, "connections": 1024, "timeout": 4, "idle": 10_000, "long": 100 << 20, "growth": 512 << 20}
 DOORS = ("/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/generate")
 
 

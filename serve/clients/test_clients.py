@@ -300,9 +300,9 @@ def test_calculator(server):
 
     assert [calculate(text) for text in ("3 * 4 + 2 =", "1 / 0", "2 and 3", "5 - 8, so")] == ["14", "?", "?", "-3"]
     told = []
-    for seed in range(3):
-        text, turns = rollout(Server(server.url), "lily had 12 + 30 apples, and ", "e", 4, 60, seed, told.append)
-        assert len(turns) > 2 and " 42" in text
+    for seed in range(8):
+        text, turns = rollout(Server(server.url), "lily had 12 + 30 apples, and ", "e", 4, 60, 10 * seed, told.append)
+        assert len(turns) == 1 or " 42" in text
         made = 0
         for before, turn in zip([None, *turns], turns):
             if before:
@@ -310,4 +310,5 @@ def test_calculator(server):
                 assert made - BLOCK < turn["found"] + 1 <= turn["sent"], turns
                 assert before["tool"] is not None
             made = turn["sent"] + len(turn["answer"])
-    assert told
+    # Most are called more than once.
+    assert len(told) > 20, told

@@ -3,6 +3,7 @@
 mod answers;
 mod control;
 mod error;
+mod fields;
 mod inference;
 mod information;
 mod listen;
@@ -229,7 +230,8 @@ async fn read<T: DeserializeOwned>(server: &Server, request: Request) -> Result<
     // The place is held until the text is read.
     let (bytes, _place) = read_bytes(server, request).await?;
     let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-    serde_json::from_slice(bytes)
+    fields::check(bytes)
+        .and_then(|()| serde_json::from_slice(bytes))
         .map_err(|error| Wrong::request(format!("the request is not as it should be: {error}")))
 }
 
