@@ -26,6 +26,9 @@ pub struct Branch {
     promise: u32,
     /// The block that it holds until its copy is made, or [`NONE`].
     source: u32,
+    /// The last piece of what is kept of it, which it uses, or [`NONE`]; and which blocks of the row are pieces' now.
+    kept: u32,
+    pieces: (u32, u32),
 }
 
 impl Default for Branch {
@@ -39,6 +42,8 @@ impl Default for Branch {
             blocks: 0,
             promise: 0,
             source: NONE,
+            kept: NONE,
+            pieces: (0, 0),
         }
     }
 }
@@ -100,6 +105,8 @@ impl Prefixes {
             blocks: tail.is_some().into(),
             promise,
             source: NONE,
+            kept: NONE,
+            pieces: (0, 0),
         })
     }
 
@@ -199,8 +206,8 @@ impl Prefixes {
         })
     }
 
-    /// Keeps the blocks that the branch's answer has filled, for prompts that begin with its prompt and its answer: they are cold once the branch is
-    /// released, which is the next thing to do with it. `tokens` are those of its own blocks, from the end of the prompt's last whole block on; only
+    /// Keeps the blocks that the branch's answer has filled, for prompts that begin with its prompt and its answer. They can be found from now on, and are
+    /// cold once the branch is released, to which nothing is appended any more. A second call does nothing. `tokens` are those of its own blocks, from the end of the prompt's last whole block on; only
     /// whole blocks are kept. `what` they were filled with is that of [`fill`](Self::fill). Nothing is kept with another [`Sharing`] than
     /// `Tokens`, of a group that shares nothing, or after a [`flush`](Self::flush) since its admission.
     ///
@@ -211,6 +218,9 @@ impl Prefixes {
         let (blocks, _) = self.split(branch.prompt_tokens);
         let &Slot { leaf, cached, shares, flushes, .. } = &self.slots[branch.prefix as usize];
         let Some((domain, salt)) = shares else { return Ok(()) };
+        if branch.kept != NONE {
+            return Ok(());
+        }
         let is_whole = cached == blocks && (leaf == NONE || self.tree.filled(leaf) != NONE);
         if self.config().sharing != Sharing::Tokens || flushes != self.tree.flushes() || !is_whole {
             return Ok(());
@@ -243,11 +253,14 @@ impl Prefixes {
                     };
                     self.tree.add_block(node, block);
                     self.tree.fill(node, what);
-                    self.answer_mut(branch.row)[place] = NONE;
+                    // Behind a piece that is new all are.
+                    let (first, _) = branch.pieces;
+                    let first = if branch.pieces == (0, 0) { place as u32 } else { first };
+                    branch.pieces = (first, place as u32 + 1);
                 }
             }
         }
-        self.committed -= self.tree.leave(node);
+        branch.kept = node;
         Ok(())
     }
 
@@ -257,19 +270,18 @@ impl Prefixes {
     /// `Branch`: it was released before, and nothing happens.
     pub fn release(&mut self, branch: &mut Branch) -> Result<(), KvError> {
         self.drop_source(branch)?;
-        let Branch { prefix, row, blocks, promise, .. } = std::mem::take(branch);
+        let Branch { prefix, row, blocks, promise, kept, pieces, .. } = std::mem::take(branch);
         let mut freed = promise;
-        for k in 0..blocks as usize {
-            let block = self.answer(row)[k];
-            // Those that are kept are not its any more.
-            if block != NONE {
-                freed += u32::from(self.arena.release(block)?);
-            }
+        for k in (0..blocks).filter(|k| !(pieces.0..pieces.1).contains(k)) {
+            let block = self.answer(row)[k as usize];
+            freed += u32::from(self.arena.release(block)?);
         }
+        freed += self.tree.leave(kept);
         self.rows.push(row);
         self.committed -= freed;
         self.committed_rows -= 1;
-        self.leave(prefix)
+        self.leave(prefix)?;
+        self.evict_outdated()
     }
 
     /// Gives the name of a prefix back: no more branches can be made, and what was promised to those that were not

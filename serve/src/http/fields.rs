@@ -123,12 +123,16 @@ mod tests {
     fn what_has_too_many_values_is_told_and_prompts_are_not() {
         let list = |count: usize| format!("[{}1]", "1,".repeat(count - 1));
         let most = MOST as usize - 1;
-        assert!(check(format!("{{\"prompt\": {}, \"stop\": {}}}", list(100_000), list(most)).as_bytes()).is_ok());
+        assert!(
+            check(format!("{{\"prompt\": {}, \"stop\": {}}}", list(100_000), list(most)).as_bytes()).is_ok()
+        );
         for bad in [list(most + 1), format!("[[{}]]", list(most)), format!("{{\"a\": {}}}", list(most + 1))] {
             let told = check(format!("{{\"a\": 1, \"junk\": {bad}}}").as_bytes()).unwrap_err().to_string();
             assert!(told.starts_with("junk has more than 4096 values"), "{told}");
         }
         assert!(check(b"[1, 2]").unwrap_err().to_string().contains("expected an object"));
-        assert!(check(b"{}").is_ok() && check(b"{\"a\": [null, true, -1, 1, 1.5, \"x\", {\"b\": []}]}").is_ok());
+        assert!(
+            check(b"{}").is_ok() && check(b"{\"a\": [null, true, -1, 1, 1.5, \"x\", {\"b\": []}]}").is_ok()
+        );
     }
 }

@@ -118,6 +118,16 @@ struct Member {
     kind: (u64, u64, u32),
     tokens: Vec<u32>,
     prompt: usize,
+    /// It is kept, and grows no more.
+    over: bool,
+}
+
+impl Member {
+    fn keep(&mut self, tables: &mut Prefixes) {
+        let own = self.prompt / BLOCK as usize * BLOCK as usize;
+        tables.keep(&mut self.branch, &self.tokens[own..], 1).unwrap();
+        self.over = true;
+    }
 }
 
 proptest! {
@@ -155,11 +165,12 @@ proptest! {
                     tables.fill(prefix, tokens.len() as u32, 1).unwrap();
                     for _ in 0..count {
                         let branch = tables.branch(prefix).unwrap();
-                        members.push(Member { branch, kind, tokens: tokens.clone(), prompt: tokens.len() });
+                        members.push(Member { branch, kind, tokens: tokens.clone(), prompt: tokens.len(), over: false });
                     }
                     tables.release_prefix(prefix).unwrap();
                 }
                 Step::Append(..) | Step::Release(_) if members.is_empty() => {}
+                Step::Append(at, _) if members[at.index(members.len())].over => {}
                 Step::Append(at, tokens) => {
                     let at = at.index(members.len());
                     let member = &mut members[at];
@@ -175,10 +186,13 @@ proptest! {
                     }
                 }
                 Step::Release(at) => {
-                    let mut member = members.swap_remove(at.index(members.len()));
-                    let own = member.prompt / BLOCK as usize * BLOCK as usize;
-                    tables.keep(&mut member.branch, &member.tokens[own..], 1).unwrap();
-                    tables.release(&mut member.branch).unwrap();
+                    // First it is kept, while it has its blocks; the next time it is released.
+                    let at = at.index(members.len());
+                    if members[at].over {
+                        tables.release(&mut members.swap_remove(at).branch).unwrap();
+                    } else {
+                        members[at].keep(&mut tables);
+                    }
                 }
                 Step::Flush => {
                     tables.flush().unwrap();
@@ -197,8 +211,7 @@ proptest! {
             prop_assert!(counts.arena.in_use - u64::from(counts.cold) <= u64::from(counts.committed));
         }
         for mut member in members {
-            let own = member.prompt / BLOCK as usize * BLOCK as usize;
-            tables.keep(&mut member.branch, &member.tokens[own..], 1).unwrap();
+            member.keep(&mut tables);
             tables.release(&mut member.branch).unwrap();
         }
         let counts = tables.counts();
