@@ -478,3 +478,64 @@ impl Names {
         named
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use doorbell_lm::micro;
+    use doorbell_runtime::pipeline::Draws;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+    use crate::engine::ask::{Ask, Stops};
+
+    /// How an answer that is aborted with these tokens says that it ended, of 4 at most.
+    fn ended(tokens: &[u32], ends: bool) -> Finish {
+        let image = micro();
+        let text = Text::new(&image.about, image.model.shape.vocabulary).unwrap();
+        let options = Options::default();
+        let memory = Memory {
+            tokens: vec![],
+            logps: vec![],
+            spans: Spans::new(1, 1),
+            made: PromptSpans::new(&options),
+            options,
+        };
+        let mut teller = Teller {
+            text: &text,
+            names: Names::default(),
+            intake: Arc::default(),
+            memory,
+            asks: HashMap::new(),
+        };
+        let (to, mut pieces) = unbounded_channel();
+        let (draws, stops) = (Draws::default(), Stops::default());
+        let ask = Ask {
+            prompt: vec![1],
+            members: 1,
+            most: 4,
+            draws,
+            ends,
+            stops,
+            streams: false,
+            scored: false,
+            salt: 0,
+        };
+        teller.admitted(7, Job { ticket: 0, ask, to, cancelled: Arc::default(), fault: None, wait: None });
+        let lost = Lost { rollout: RolloutId::from_bits(0), request: 7, member: 0, why: Unstored::Aborted };
+        teller.lost(&lost, Cut { tokens: tokens.to_vec(), logps: vec![], spans: vec![], cached: 0 });
+        let piece = pieces.try_recv().unwrap();
+        assert_eq!(piece.tokens, tokens);
+        piece.end.unwrap().finish
+    }
+
+    /// An answer that was whole when an abort came says how it ended.
+    #[test]
+    fn an_answer_that_was_whole_was_not_aborted() {
+        let end = micro().about.ends[0];
+        assert_eq!(ended(&[5, 6, 7, 8], true), Finish::Length);
+        assert_eq!(ended(&[5, end], true), Finish::EndToken);
+        assert_eq!(ended(&[5, end], false), Finish::Aborted);
+        assert_eq!(ended(&[5, 6, 7], true), Finish::Aborted);
+        assert_eq!(ended(&[], true), Finish::Aborted);
+    }
+}
