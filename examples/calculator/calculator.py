@@ -41,7 +41,7 @@ def value(node: ast.AST) -> float:
 
 def calculate(text: str) -> str:
     """The value of the last sum in a text, or a question mark if there is none that has one."""
-    sums = re.findall(r"\d[\d.]*(?:\s*[-+*/]\s*\d[\d.]*)+", text)
+    sums = re.findall(r"\d[\d.]*(?: *[-+*/] *\d[\d.]*)+", text)
     try:
         return f"{value(ast.parse(sums[-1].strip('.'), mode='eval')):g}" if sums else "?"
     except (ArithmeticError, SyntaxError, ValueError):
