@@ -495,8 +495,9 @@ impl Prefixes {
         let (blocks, partial) = self.split(group.prompt_tokens);
 
         let (mut leaf, mut pieces, mut found, mut cold_nodes, mut in_use) = (NONE, 0, 0, 0, 0);
-        let mut wanted = self.named(group);
-        for piece in 0..wanted {
+        let named = self.named(group);
+        let mut wanted = named;
+        for piece in 0..named {
             let count = self.piece_blocks(self.tokens_of(piece, group));
             if count == 0 {
                 wanted = piece;
