@@ -31,6 +31,7 @@ fn name(mode: Mode) -> &'static str {
             "requests share, the partial block is copied"
         }
         Mode::Shared(Sharing::Requests, AnswerStart::NewBlock) => "requests share, answers in new blocks",
+        Mode::Shared(Sharing::Tokens, _) => "requests share by their tokens",
     }
 }
 

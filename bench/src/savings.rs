@@ -82,7 +82,8 @@ pub fn count(trace: &Trace, mode: Mode, members: u32, block_tokens: u32) -> Resu
     let of_group =
         prefixes * ((prompt_tokens / block_tokens + 1) + group * (answer_tokens / block_tokens + 2));
     let kept = match sharing {
-        Sharing::Group => 0,
+        // A trace has no tokens that could name a piece.
+        Sharing::Group | Sharing::Tokens => 0,
         Sharing::Requests => arithmetic(trace, mode, 0, block_tokens) as u32,
     };
     let mut tables = Prefixes::new(PrefixConfig {
@@ -109,6 +110,7 @@ pub fn count(trace: &Trace, mode: Mode, members: u32, block_tokens: u32) -> Resu
                 prefix: &request.prefix,
                 prompt_tokens: request.prompt_tokens,
                 domain: 0,
+                salt: 0,
                 members: group,
                 answer_tokens: request.output_tokens,
             })?;

@@ -55,6 +55,7 @@ def serve(program: Path, directories: list[Path]) -> Iterator[Callable[..., str]
                 return found[0]
         raise AssertionError(f"the server ended: {''.join(told)}")
 
+    start.running = running
     yield start
     for process in running:
         process.terminate()

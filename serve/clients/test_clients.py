@@ -4,9 +4,11 @@ import asyncio
 import importlib
 import logging
 import math
+import sys
 import threading
 import time
 import types
+from pathlib import Path
 
 import requests
 from conftest import bare, stand_in
@@ -89,6 +91,41 @@ def test_renderers(server):
     assert told["completion_ids"] == expected["token_ids"]
     assert told["completion_logprobs"] == expected["logprobs"]["token_logprobs"]
     assert told["finish_reason"] == expected["finish_reason"]
+
+
+def test_verifiers(server, monkeypatch):
+    """An environment of verifiers, with two turns a task and two episodes of each: answers are those of the chat door, and rewards those of their texts."""
+    import verifiers.v1 as vf
+
+    # Nothing of an account is asked for.
+    monkeypatch.setenv("NONE", "none")
+    config = vf.SingleAgentEnvConfig(
+        taskset=vf.TasksetConfig(id="words_env"),
+        agent=vf.AgentConfig(harness=vf.HarnessConfig(id="words_env"), runtime=vf.SubprocessConfig()),
+    )
+    sampling = vf.SamplingConfig(max_tokens=20, temperature=1.0, seed=3)
+    client = vf.EvalClientConfig(base_url=server.url + "/v1", api_key_var="NONE")
+    context = vf.ModelContext(model="micro", client=client, sampling=sampling)
+
+    async def episodes():
+        env = vf.SingleAgentEnv(config)
+        async with env.serving():
+            slots = [slot for task in env.taskset for slot in env.slots(task, 2)]
+            return await asyncio.gather(*(env.run_slot(slot, context) for slot in slots))
+
+    told = asyncio.run(episodes())
+    assert len(told) == 6
+    for episode in told:
+        assert episode.ok and not episode.errors, episode.errors
+        (trace,) = episode.traces
+        messages = [{"role": "user", "content": episode.task.data.prompt}]
+        for said in trace.assistant_messages:
+            body = {"messages": messages, "max_tokens": 20, "seed": 3}
+            answered = requests.post(server.url + "/v1/chat/completions", json=body, timeout=60).json()
+            assert said.content == answered["choices"][0]["message"]["content"]
+            messages += [{"role": "assistant", "content": said.content}, {"role": "user", "content": "go on"}]
+        assert len(trace.assistant_messages) == 2 and trace.usage.completion_tokens > 0
+        assert trace.reward == said.content.count("a") / max(len(said.content), 1)
 
 
 def test_skyrl(server):
@@ -254,3 +291,24 @@ def test_slime_shaped(server):
     assert aborted["meta_info"]["finish_reason"]["type"] in ("abort", "length")
     for door in ["/pause_generation", "/flush_cache", "/continue_generation"]:
         assert requests.post(url + door, json={}, timeout=60).status_code == 200
+
+
+def test_calculator(server):
+    """The example: a rollout stops at a text, gets a value, and goes on over the keys and values that it has."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "examples/calculator"))
+    from calculator import BLOCK, Server, calculate, rollout
+
+    assert [calculate(text) for text in ("3 * 4 + 2 =", "1 / 0", "2 and 3", "5 - 8, so")] == ["14", "?", "?", "-3"]
+    told = []
+    for seed in range(24):
+        text, turns = rollout(Server(server.url), "lily had 12 + 30 apples, and ", "e", 4, 60, 10 * seed, told.append)
+        assert all(f" {turn['tool']}" in text for turn in turns if turn["tool"])
+        made = 0
+        for before, turn in zip([None, *turns], turns):
+            if before:
+                # All of the sequence so far but the last block, which is not whole.
+                assert made - BLOCK < turn["found"] + 1 <= turn["sent"], turns
+                assert before["tool"] is not None
+            made = turn["sent"] + len(turn["answer"])
+    # Most are called more than once.
+    assert len(told) > 30 and any("-> 42" in line for line in told), told

@@ -1,11 +1,10 @@
 //! Faults that can be planted in a server, for suites that look for them (`doorbell-lifecycle`). Each breaks one rule of a request's life, as servers
 //! of this kind have broken it. None is there unless it is named by `doorbell serve --fault`.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use doorbell_runtime::trajectory::Span;
@@ -87,8 +86,6 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Tokens of a piece of a prompt that requests share.
-const PIECE: usize = 512;
 /// How long an abort is put off.
 pub(crate) const LATE: Duration = Duration::from_secs(1);
 /// How long half a group waits if no update comes.
@@ -96,8 +93,6 @@ const PATIENCE: Duration = Duration::from_millis(400);
 
 /// Updates so far, as half a group waits for the next.
 static UPDATES: AtomicU64 = AtomicU64::new(0);
-/// Prompts that were answered.
-static SEEN: Mutex<Option<HashSet<Vec<u32>>>> = Mutex::new(None);
 
 /// An update is resident.
 pub(crate) fn updated() {
@@ -126,25 +121,6 @@ pub(crate) fn first<J>(jobs: &VecDeque<J>, wait: impl Fn(&J) -> Option<Wait>) ->
     jobs.iter().position(|job| wait(job).is_none_or(Wait::is_over))
 }
 
-/// StaleKv: names of the pieces of a prompt, by their tokens alone.
-pub(crate) fn pieces(fault: Option<Fault>, prompt: &[u32]) -> Vec<u32> {
-    if fault != Some(StaleKv) {
-        return vec![];
-    }
-    let shared = &prompt[..prompt.len().saturating_sub(1)];
-    let hash = |piece: &[u32]| {
-        piece
-            .iter()
-            .fold(0x811C_9DC5u32, |hash, &token| (hash ^ token).wrapping_mul(0x0100_0193).rotate_left(5))
-    };
-    shared.chunks(PIECE).map(hash).collect()
-}
-
-/// StaleKv: the most pieces of a prompt.
-pub(crate) fn most_pieces(fault: Option<Fault>, prompt: u32) -> usize {
-    if fault == Some(StaleKv) { (prompt as usize).div_ceil(PIECE) } else { 0 }
-}
-
 /// HalfGroup: groups in two halves, and which of these wait; all halves are alike.
 pub(crate) fn halves(fault: Option<Fault>, asks: Vec<Ask>) -> Vec<(Ask, Option<Wait>)> {
     if fault != Some(HalfGroup) || asks.iter().any(|ask| ask.members % 2 == 1) {
@@ -166,16 +142,6 @@ pub(crate) fn relabel(fault: Option<Fault>, end: &mut End, version: impl FnOnce(
     {
         end.versions = vec![VersionSpan { version: version(), start: 0, end: last.end }];
     }
-}
-
-/// NoFlush: how many tokens of a prompt come from the cache, as this prompt was there before.
-pub(crate) fn cached(fault: Option<Fault>, prompt: &[u32]) -> u32 {
-    if fault != Some(NoFlush) {
-        return 0;
-    }
-    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_new = seen.get_or_insert_default().insert(prompt.to_vec());
-    if is_new { 0 } else { prompt.len() as u32 - 1 }
 }
 
 /// OtherTemperature: log-probabilities by logits that were not divided by the temperature again.

@@ -12,8 +12,7 @@ use doorbell_host::QueueConfig;
 use doorbell_npu::Published;
 use doorbell_serve::engine::{Engine, Size};
 use doorbell_serve::fault::Fault;
-use doorbell_serve::http::{Limits, Server, Setup, serve};
-use tokio::net::TcpListener;
+use doorbell_serve::http::{Limits, Server, Setup, bind, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::busy::Busy;
@@ -62,6 +61,9 @@ pub struct Args {
     /// Blocks of keys and values, of 32 positions each; by default enough for all slots, at most 1 GiB
     #[arg(long, value_name = "N")]
     kv_blocks: Option<u32>,
+    /// Keeps no keys and values for later requests
+    #[arg(long)]
+    no_prefix_cache: bool,
     /// Workers of the rtl; by default as many as it is built with
     #[arg(long, value_name = "N")]
     workers: Option<u32>,
@@ -117,7 +119,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| Failure::failed(format!("threads cannot be started: {error}")))?;
     // Before the device is opened: a port that is taken is told at once.
-    let listener = runtime.block_on(TcpListener::bind(&args.listen)).map_err(|error| {
+    let listener = runtime.block_on(bind(&args.listen)).map_err(|error| {
         Failure::input(format!("cannot listen at {}: {error}; give another address by --listen", args.listen))
     })?;
     let address = listener.local_addr().map_err(Failure::failed)?;
@@ -186,6 +188,7 @@ fn size(args: &Args, model: &Published) -> Size {
         prompt_tokens,
         answer_tokens,
         blocks: args.kv_blocks.unwrap_or(all.min(most) as u32),
+        keeps: !args.no_prefix_cache,
         waiting: args.max_waiting,
         checkpoint: args.checkpoint,
         seed: args.seed,

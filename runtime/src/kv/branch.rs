@@ -2,7 +2,8 @@
 
 use super::arena::NONE;
 use super::error::KvError;
-use super::prefix::{PrefixId, Prefixes, Slot};
+use super::prefix::{PrefixId, Prefixes, Sharing, Slot};
+use super::tree::{Found, Key};
 
 /// A member of a group: the shared prompt and an answer of its own.
 ///
@@ -25,6 +26,9 @@ pub struct Branch {
     promise: u32,
     /// The block that it holds until its copy is made, or [`NONE`].
     source: u32,
+    /// The last piece of what is kept of it, which it uses, or [`NONE`]; and which blocks of the row are pieces' now.
+    kept: u32,
+    pieces: (u32, u32),
 }
 
 impl Default for Branch {
@@ -38,6 +42,8 @@ impl Default for Branch {
             blocks: 0,
             promise: 0,
             source: NONE,
+            kept: NONE,
+            pieces: (0, 0),
         }
     }
 }
@@ -99,6 +105,8 @@ impl Prefixes {
             blocks: tail.is_some().into(),
             promise,
             source: NONE,
+            kept: NONE,
+            pieces: (0, 0),
         })
     }
 
@@ -198,22 +206,82 @@ impl Prefixes {
         })
     }
 
+    /// Keeps the blocks that the branch's answer has filled, for prompts that begin with its prompt and its answer. They can be found from now on, and are
+    /// cold once the branch is released, to which nothing is appended any more. A second call does nothing. `tokens` are those of its own blocks, from the end of the prompt's last whole block on; only
+    /// whole blocks are kept. `what` they were filled with is that of [`fill`](Self::fill). Nothing is kept with another [`Sharing`] than
+    /// `Tokens`, of a group that shares nothing, or after a [`flush`](Self::flush) since its admission.
+    ///
+    /// # Errors
+    /// `Branch`.
+    pub fn keep(&mut self, branch: &mut Branch, tokens: &[u32], what: u32) -> Result<(), KvError> {
+        self.check(branch)?;
+        let (blocks, _) = self.split(branch.prompt_tokens);
+        let &Slot { leaf, cached, shares, flushes, .. } = &self.slots[branch.prefix as usize];
+        let Some((domain, salt)) = shares else { return Ok(()) };
+        if branch.kept != NONE {
+            return Ok(());
+        }
+        let is_whole = cached == blocks && (leaf == NONE || self.tree.filled(leaf) != NONE);
+        if self.config().sharing != Sharing::Tokens || flushes != self.tree.flushes() || !is_whole {
+            return Ok(());
+        }
+        let (mut node, piece_tokens) = (leaf, self.block_tokens());
+        self.committed += self.tree.enter(node);
+        let pieces = tokens.chunks_exact(piece_tokens as usize).take(branch.blocks as usize);
+        for (place, piece) in pieces.enumerate() {
+            let key = Key { parent: node, domain, salt, id: self.tree.name(piece), tokens: piece_tokens };
+            match self.tree.find(&key, piece) {
+                // What another is yet to fill, nothing can follow.
+                Found::Node(next) if self.tree.filled(next) == NONE => break,
+                Found::Node(next) => {
+                    self.committed += self.tree.enter(next);
+                    self.committed -= self.tree.leave(node);
+                    node = next;
+                }
+                Found::Other => break,
+                Found::Nothing => {
+                    let block = self.answer(branch.row)[place];
+                    // One that another member is yet to copy from stays its.
+                    if self.arena.references(block)? > 1 || self.tree.available() == 0 {
+                        break;
+                    }
+                    node = loop {
+                        match self.tree.extend(key, piece) {
+                            Some(node) => break node,
+                            None => self.evict()?,
+                        }
+                    };
+                    self.tree.add_block(node, block);
+                    self.tree.fill(node, what);
+                    // Behind a piece that is new all are.
+                    let (first, _) = branch.pieces;
+                    let first = if branch.pieces == (0, 0) { place as u32 } else { first };
+                    branch.pieces = (first, place as u32 + 1);
+                }
+            }
+        }
+        branch.kept = node;
+        Ok(())
+    }
+
     /// Gives back the branch's blocks, what is left of its promise, and its part in the prefix.
     ///
     /// # Errors
     /// `Branch`: it was released before, and nothing happens.
     pub fn release(&mut self, branch: &mut Branch) -> Result<(), KvError> {
         self.drop_source(branch)?;
-        let Branch { prefix, row, blocks, promise, .. } = std::mem::take(branch);
+        let Branch { prefix, row, blocks, promise, kept, pieces, .. } = std::mem::take(branch);
         let mut freed = promise;
-        for k in 0..blocks as usize {
-            let block = self.answer(row)[k];
+        for k in (0..blocks).filter(|k| !(pieces.0..pieces.1).contains(k)) {
+            let block = self.answer(row)[k as usize];
             freed += u32::from(self.arena.release(block)?);
         }
+        freed += self.tree.leave(kept);
         self.rows.push(row);
         self.committed -= freed;
         self.committed_rows -= 1;
-        self.leave(prefix)
+        self.leave(prefix)?;
+        self.evict_outdated()
     }
 
     /// Gives the name of a prefix back: no more branches can be made, and what was promised to those that were not

@@ -3,8 +3,6 @@
 //! A piece that requests share is in the tree from the admission of the first of them on, and filled later. So whoever finds it asks here: what is
 //! filled need not be made again, and what another prefix is at is waited for.
 
-use doorbell_trace::PREFIX_BLOCK_TOKENS;
-
 use super::arena::NONE;
 use super::error::KvError;
 use super::prefix::{PrefixId, Prefixes};
@@ -16,11 +14,11 @@ impl Prefixes {
     /// # Errors
     /// `Prefix`.
     pub fn claim(&mut self, prefix: PrefixId) -> Result<Option<u32>, KvError> {
-        let own = prefix.slot();
+        let (own, piece_tokens) = (prefix.slot(), self.piece_tokens());
         let (mut from, mut waits) = (self.slot(prefix)?.cached * self.block_tokens(), false);
         self.walk(prefix, |tree, piece, node, _| {
             if tree.filled(node) == NONE {
-                from = piece * PREFIX_BLOCK_TOKENS;
+                from = piece * piece_tokens;
                 waits = tree.filler(node) != NONE && tree.filler(node) != own;
             }
         })?;
@@ -76,9 +74,10 @@ impl Prefixes {
         prefix: PrefixId,
         mut tell: impl FnMut(u32, Option<u32>),
     ) -> Result<u32, KvError> {
+        let piece_tokens = self.piece_tokens();
         self.walk(prefix, |tree, piece, node, _| {
             let what = tree.filled(node);
-            tell(piece * PREFIX_BLOCK_TOKENS, (what != NONE).then_some(what));
+            tell(piece * piece_tokens, (what != NONE).then_some(what));
         })?;
         Ok(self.slot(prefix)?.cached * self.block_tokens())
     }
@@ -105,12 +104,12 @@ impl Prefixes {
     ) -> Result<(), KvError> {
         let slot = self.slot(prefix)?;
         let (mut node, cached) = (slot.leaf, slot.cached);
-        let mut end = cached * self.block_tokens();
+        let (mut end, piece_tokens) = (cached * self.block_tokens(), self.piece_tokens());
         while node != NONE {
             // All but the last are whole.
-            let piece = (end - 1) / PREFIX_BLOCK_TOKENS;
+            let piece = (end - 1) / piece_tokens;
             visit(&mut self.tree, piece, node, end);
-            end = piece * PREFIX_BLOCK_TOKENS;
+            end = piece * piece_tokens;
             node = self.tree.parent(node);
         }
         Ok(())

@@ -14,7 +14,7 @@ use doorbell_trace::PREFIX_BLOCK_TOKENS;
 
 use super::arena::{Arena, ArenaCounts, NONE};
 use super::error::KvError;
-use super::tree::{Key, Tree};
+use super::tree::{Found, Key, Tree};
 
 /// Who shares the blocks of equal prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,19 @@ pub enum Sharing {
     /// All requests: pieces of [`PREFIX_BLOCK_TOKENS`] tokens, and the shorter last one of a prompt, that have equal ids
     /// behind equal beginnings are the same blocks. They stay findable after their last user, until they are evicted.
     Requests,
+    /// The same with pieces of one block, which are named by their tokens. Blocks that an answer has filled can be kept too ([`Prefixes::keep`]): a
+    /// prompt finds whatever was made of its beginning.
+    Tokens,
+}
+
+impl Sharing {
+    /// Tokens of a piece.
+    fn piece_tokens(self, block_tokens: u32) -> u32 {
+        match self {
+            Sharing::Group | Sharing::Requests => PREFIX_BLOCK_TOKENS,
+            Sharing::Tokens => block_tokens,
+        }
+    }
 }
 
 /// In which block an answer begins.
@@ -82,13 +95,16 @@ impl Default for PrefixConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group<'a> {
     /// Ids of the prompt's pieces of [`PREFIX_BLOCK_TOKENS`] tokens, as in
-    /// [`Request::prefix`](doorbell_trace::Request::prefix); may be fewer than the prompt has, or none.
+    /// [`Request::prefix`](doorbell_trace::Request::prefix), or with [`Sharing::Tokens`] its tokens. May be fewer than the prompt has, or none: then
+    /// the group shares nothing, and leaves nothing for others.
     pub prefix: &'a [u32],
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Among whose pieces its own are looked for: those of another domain are never shared, even where ids are equal. For prompts whose blocks hold
     /// something that ids do not tell of, as keys and values of another version's weights.
     pub domain: u64,
+    /// The same, chosen by whoever asks: requests of different salts find nothing of one another.
+    pub salt: u64,
     /// How many branches will be made.
     pub members: u32,
     /// The longest answer of a member, in tokens.
@@ -158,6 +174,9 @@ pub(super) struct Slot {
     pub(super) tail: Option<u32>,
     /// Deepest node, or [`NONE`].
     pub(super) leaf: u32,
+    /// What nodes below that are found by, if its pieces are shared, and how many flushes were before.
+    pub(super) shares: Option<(u64, u64)>,
+    pub(super) flushes: u32,
 }
 
 /// Prefix tables: admits groups, and makes, grows and ends their members.
@@ -192,6 +211,8 @@ struct Plan {
     pieces: usize,
     /// Blocks in these.
     found: u32,
+    /// Pieces that are shared, these among them.
+    wanted: usize,
     /// Blocks that each member may take.
     promise: u32,
     /// Blocks and rows to commit.
@@ -220,16 +241,17 @@ impl Prefixes {
         table("branches", branches)?;
         table("prompt_tokens", prompt_tokens)?;
         table("answer_tokens", answer_tokens)?;
-        let pieces = prompt_tokens.div_ceil(PREFIX_BLOCK_TOKENS);
+        let piece_tokens = config.sharing.piece_tokens(block_tokens);
+        let pieces = prompt_tokens.div_ceil(piece_tokens);
         let nodes = match config.sharing {
             Sharing::Group => 0,
-            Sharing::Requests => config.nodes,
+            Sharing::Requests | Sharing::Tokens => config.nodes,
         };
         check(
             "nodes",
             nodes,
             config.sharing == Sharing::Group || (pieces..=1 << 28).contains(&nodes),
-            "at least the pieces of 512 tokens of the longest prompt, and at most 2^28",
+            "at least the pieces of the longest prompt, and at most 2^28",
         )?;
         let arena = Arena::new(config.blocks)?;
         let slot = |_| Slot {
@@ -242,7 +264,10 @@ impl Prefixes {
             promise: NONE,
             tail: None,
             leaf: NONE,
+            shares: None,
+            flushes: 0,
         };
+        let named = if config.sharing == Sharing::Tokens { piece_tokens } else { 0 };
         // Nothing is written as zero, for which the system might hand out pages that are not touched yet.
         let prompt_row = prompt_tokens.div_ceil(block_tokens) as usize;
         let answer_row = answer_tokens.div_ceil(block_tokens) as usize + 1;
@@ -257,7 +282,7 @@ impl Prefixes {
             rows: (0..branches).rev().collect(),
             committed: 0,
             committed_rows: 0,
-            tree: Tree::new(nodes, (PREFIX_BLOCK_TOKENS / block_tokens) as usize),
+            tree: Tree::new(nodes, (piece_tokens / block_tokens) as usize, named as usize),
             free_slots: (0..prefixes).rev().collect(),
             limits: config,
             evicted: 0,
@@ -303,7 +328,7 @@ impl Prefixes {
     /// # Errors
     /// `TooLarge`; `Full`.
     pub fn admit(&mut self, group: &Group<'_>) -> Result<PrefixId, KvError> {
-        let Plan { mut leaf, pieces, found, promise, commit } = self.plan(group)?;
+        let Plan { mut leaf, pieces, found, wanted, promise, commit } = self.plan(group)?;
         let slot = self.free_slots.pop().ok_or(full("prefixes", 1, 0))?;
         self.committed += commit;
         self.committed_rows += group.members;
@@ -316,7 +341,7 @@ impl Prefixes {
             self.evict()?;
         }
 
-        let piece_row = (PREFIX_BLOCK_TOKENS / self.limits.block_tokens) as usize;
+        let piece_row = (self.piece_tokens() / self.limits.block_tokens) as usize;
         let mut node = leaf;
         for piece in (0..pieces).rev() {
             let blocks = self.tree.blocks(node);
@@ -326,15 +351,11 @@ impl Prefixes {
         }
         let (blocks, partial) = self.split(group.prompt_tokens);
         let mut filled = found;
-        let ids = self.ids(group);
-        for (piece, &id) in ids.iter().enumerate().skip(pieces) {
-            let key = self.key(leaf, piece, id, group);
+        for piece in pieces..wanted {
+            let (key, tokens) = self.key(leaf, piece, group);
             let count = self.piece_blocks(key.tokens);
-            if count == 0 {
-                break;
-            }
             let node = loop {
-                match self.tree.extend(key) {
+                match self.tree.extend(key, tokens) {
                     Some(node) => break node,
                     None => self.evict()?,
                 }
@@ -368,6 +389,8 @@ impl Prefixes {
             promise,
             tail,
             leaf,
+            shares: (!group.prefix.is_empty()).then_some((group.domain, group.salt)),
+            flushes: self.tree.flushes(),
         };
         Ok(PrefixId { tables: self.number, slot, generation })
     }
@@ -403,23 +426,56 @@ impl Prefixes {
         }
         self.committed -= blocks - cached + self.tree.leave(leaf);
         self.free_slots.push(slot);
+        self.evict_outdated()
+    }
+
+    /// Forgets what was kept: whatever is admitted from now on finds nothing that was there before. Blocks in use stay with those that use them.
+    ///
+    /// # Errors
+    /// None, unless the tables are broken.
+    pub fn flush(&mut self) -> Result<(), KvError> {
+        self.tree.flush();
+        self.evict_outdated()
+    }
+
+    pub(super) fn evict_outdated(&mut self) -> Result<(), KvError> {
+        while self.tree.has_outdated() {
+            self.evict()?;
+        }
         Ok(())
     }
 
-    /// The pieces of a prompt that may be shared.
-    fn ids<'a>(&self, group: &Group<'a>) -> &'a [u32] {
+    /// Tokens of a piece.
+    pub(super) fn piece_tokens(&self) -> u32 {
+        self.limits.sharing.piece_tokens(self.limits.block_tokens)
+    }
+
+    /// Pieces of a prompt that may be shared.
+    fn named(&self, group: &Group<'_>) -> usize {
+        let names = group.prefix.len();
         match self.limits.sharing {
-            Sharing::Group => &[],
-            Sharing::Requests => {
-                let pieces = group.prompt_tokens.div_ceil(PREFIX_BLOCK_TOKENS) as usize;
-                &group.prefix[..group.prefix.len().min(pieces)]
-            }
+            Sharing::Group => 0,
+            Sharing::Requests => names.min(group.prompt_tokens.div_ceil(PREFIX_BLOCK_TOKENS) as usize),
+            Sharing::Tokens => names.min(group.prompt_tokens as usize) / self.limits.block_tokens as usize,
         }
     }
 
-    fn key(&self, parent: u32, piece: usize, id: u32, group: &Group<'_>) -> Key {
-        let tokens = (group.prompt_tokens - piece as u32 * PREFIX_BLOCK_TOKENS).min(PREFIX_BLOCK_TOKENS);
-        Key { parent, domain: group.domain, id, tokens }
+    fn tokens_of(&self, piece: usize, group: &Group<'_>) -> u32 {
+        let most = self.piece_tokens();
+        (group.prompt_tokens - piece as u32 * most).min(most)
+    }
+
+    /// What a piece of a prompt is found by, with its tokens where these name it.
+    fn key<'a>(&self, parent: u32, piece: usize, group: &Group<'a>) -> (Key, &'a [u32]) {
+        let tokens = self.tokens_of(piece, group);
+        let (id, own) = match self.limits.sharing {
+            Sharing::Tokens => {
+                let own = &group.prefix[piece * tokens as usize..][..tokens as usize];
+                (self.tree.name(own), own)
+            }
+            _ => (group.prefix[piece], &[][..]),
+        };
+        (Key { parent, domain: group.domain, salt: group.salt, id, tokens }, own)
     }
 
     /// Blocks of a piece that are shared.
@@ -439,21 +495,32 @@ impl Prefixes {
         let (blocks, partial) = self.split(group.prompt_tokens);
 
         let (mut leaf, mut pieces, mut found, mut cold_nodes, mut in_use) = (NONE, 0, 0, 0, 0);
-        let ids = self.ids(group);
-        let mut wanted = ids.len();
-        for (piece, &id) in ids.iter().enumerate() {
-            let key = self.key(leaf, piece, id, group);
-            let count = self.piece_blocks(key.tokens);
+        let named = self.named(group);
+        let mut wanted = named;
+        for piece in 0..named {
+            let count = self.piece_blocks(self.tokens_of(piece, group));
             if count == 0 {
                 wanted = piece;
                 break;
             }
-            if let Some(node) = (pieces == piece).then(|| self.tree.find(&key)).flatten() {
-                (leaf, pieces, found) = (node, piece + 1, found + count);
-                match self.tree.is_cold(node) {
-                    true => cold_nodes += 1,
-                    false => in_use += count,
+            if pieces < piece {
+                continue;
+            }
+            let (key, tokens) = self.key(leaf, piece, group);
+            match self.tree.find(&key, tokens) {
+                Found::Node(node) => {
+                    (leaf, pieces, found) = (node, piece + 1, found + count);
+                    match self.tree.is_cold(node) {
+                        true => cold_nodes += 1,
+                        false => in_use += count,
+                    }
                 }
+                Found::Nothing => {}
+                // Its place is taken.
+                Found::Other => wanted = piece,
+            }
+            if wanted == piece {
+                break;
             }
         }
         let promise =
@@ -474,10 +541,10 @@ impl Prefixes {
         check("prefixes", 1, self.free_slots.len() as u32)?;
         check("branches", group.members.into(), limits.branches - self.committed_rows)?;
         // At most all blocks, by what was checked.
-        Ok(Plan { leaf, pieces, found, promise: promise as u32, commit: commit as u32 })
+        Ok(Plan { leaf, pieces, found, wanted, promise: promise as u32, commit: commit as u32 })
     }
 
-    fn evict(&mut self) -> Result<(), KvError> {
+    pub(super) fn evict(&mut self) -> Result<(), KvError> {
         let Some(cold) = self.tree.evict() else {
             return Err(full("nodes", 1, 0));
         };

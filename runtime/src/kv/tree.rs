@@ -1,13 +1,14 @@
 //! The radix tree of prompt pieces that requests share, and which of them are cold.
 //!
-//! A node is one piece of [`PREFIX_BLOCK_TOKENS`](doorbell_trace::PREFIX_BLOCK_TOKENS) tokens, or the shorter last
-//! one of a prompt, and is found by its parent, its id and its length. Its users are the prefixes that end in it and
-//! those of its children that have users. One without users is *cold*: it stays findable until its blocks are wanted.
+//! A node is one piece of a prompt, or the shorter last one, and is found by its parent, its id and its length. Pieces that are named by their tokens
+//! have a hash of them for an id, and the tokens themselves beside it, so that equal hashes mix nothing up. A node's users are the prefixes that end in
+//! it and those of its children that have users. One without users is *cold*: it stays findable until its blocks are wanted.
 //!
 //! Cold nodes are evicted the least recently used first. A node goes cold only after all of its children have, so
-//! whatever is evicted has no children left.
+//! whatever is evicted has no children left. After a flush no node is found that was there before: those in use are evicted as soon as they are cold.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 
 use super::arena::NONE;
 
@@ -18,7 +19,8 @@ pub(super) struct Key {
     pub(super) parent: u32,
     /// Among whose pieces it is.
     pub(super) domain: u64,
-    /// Id of the piece in the trace.
+    pub(super) salt: u64,
+    /// Id of the piece in the trace, or hash of its tokens.
     pub(super) id: u32,
     /// Tokens of the piece.
     pub(super) tokens: u32,
@@ -27,6 +29,8 @@ pub(super) struct Key {
 struct Node {
     key: Key,
     users: u32,
+    /// Flushes before it was made.
+    flushes: u32,
     /// Blocks in use of its row.
     blocks: u32,
     /// With what they were filled, or [`NONE`], and the prefix that fills them, or [`NONE`].
@@ -39,9 +43,19 @@ struct Node {
 
 impl Node {
     /// Without blocks.
-    fn new(key: Key, users: u32) -> Self {
-        Self { key, users, blocks: 0, filled: NONE, filler: NONE, colder: NONE, warmer: NONE }
+    fn new(key: Key, users: u32, flushes: u32) -> Self {
+        Self { key, users, flushes, blocks: 0, filled: NONE, filler: NONE, colder: NONE, warmer: NONE }
     }
+}
+
+/// What a key leads to.
+pub(super) enum Found {
+    /// This node.
+    Node(u32),
+    /// Nothing.
+    Nothing,
+    /// A piece of other tokens, which have the same hash.
+    Other,
 }
 
 /// Nodes of fixed number, each with a row of blocks.
@@ -49,6 +63,9 @@ pub(super) struct Tree {
     nodes: Box<[Node]>,
     rows: Box<[u32]>,
     row_len: usize,
+    /// Tokens of each piece, where these name it.
+    tokens: Box<[u32]>,
+    piece_tokens: usize,
     /// Where each piece is. Keyed, so that no trace can be made whose ids all fall into one bucket.
     index: HashMap<Key, u32>,
     free: Vec<u32>,
@@ -56,17 +73,20 @@ pub(super) struct Tree {
     warmest: u32,
     cold_nodes: u32,
     cold_blocks: u32,
+    flushes: u32,
 }
 
 impl Tree {
-    /// `nodes` nodes of up to `row_len` blocks.
-    pub(super) fn new(nodes: u32, row_len: usize) -> Self {
-        let none = Key { parent: NONE, domain: u64::MAX, id: NONE, tokens: NONE };
-        let node = |_| Node::new(none, 0);
+    /// `nodes` nodes of up to `row_len` blocks; of pieces of `piece_tokens` tokens where these name them, else 0.
+    pub(super) fn new(nodes: u32, row_len: usize, piece_tokens: usize) -> Self {
+        let none = Key { parent: NONE, domain: u64::MAX, salt: u64::MAX, id: NONE, tokens: NONE };
+        let node = |_| Node::new(none, 0, 0);
         Self {
             nodes: (0..nodes).map(node).collect(),
             rows: vec![NONE; nodes as usize * row_len].into(),
             row_len,
+            tokens: vec![NONE; nodes as usize * piece_tokens].into(),
+            piece_tokens,
             // Twice as many as there can be: then no mixture of comings and goings makes it grow.
             index: HashMap::with_capacity(2 * nodes as usize),
             free: (0..nodes).rev().collect(),
@@ -74,7 +94,34 @@ impl Tree {
             warmest: NONE,
             cold_nodes: 0,
             cold_blocks: 0,
+            flushes: 0,
         }
+    }
+
+    /// Flushes so far.
+    pub(super) fn flushes(&self) -> u32 {
+        self.flushes
+    }
+
+    /// Lets no node be found any more. Those that are cold are [`outdated`](Self::has_outdated) from now on, the others once they are.
+    pub(super) fn flush(&mut self) {
+        self.index.clear();
+        self.flushes = self.flushes.wrapping_add(1);
+    }
+
+    /// Whether a cold node is left that cannot be found: it is the coldest.
+    pub(super) fn has_outdated(&self) -> bool {
+        self.coldest != NONE && self.nodes[self.coldest as usize].flushes != self.flushes
+    }
+
+    /// What tokens are named by: keyed, so that nobody can choose tokens of equal hashes.
+    pub(super) fn name(&self, tokens: &[u32]) -> u32 {
+        self.index.hasher().hash_one(tokens) as u32
+    }
+
+    fn tokens_of(&self, node: u32) -> std::ops::Range<usize> {
+        let first = node as usize * self.piece_tokens;
+        first..first + self.piece_tokens
     }
 
     pub(super) fn cold_nodes(&self) -> u32 {
@@ -121,17 +168,23 @@ impl Tree {
         &self.rows[first..first + self.nodes[node as usize].blocks as usize]
     }
 
-    /// The node of a key.
-    pub(super) fn find(&self, key: &Key) -> Option<u32> {
-        self.index.get(key).copied()
+    /// The node of a key, and of these tokens if tokens name pieces.
+    pub(super) fn find(&self, key: &Key, tokens: &[u32]) -> Found {
+        match self.index.get(key) {
+            Some(&node) if self.tokens[self.tokens_of(node)] == *tokens => Found::Node(node),
+            Some(_) => Found::Other,
+            None => Found::Nothing,
+        }
     }
 
     /// A new node without blocks, in which a prefix ends that ended in its parent so far: the parent keeps its number
     /// of users. `None` if no node is free.
-    pub(super) fn extend(&mut self, key: Key) -> Option<u32> {
+    pub(super) fn extend(&mut self, key: Key, tokens: &[u32]) -> Option<u32> {
         let node = self.free.pop()?;
         self.index.insert(key, node);
-        self.nodes[node as usize] = Node::new(key, 1);
+        self.nodes[node as usize] = Node::new(key, 1, self.flushes);
+        let own = self.tokens_of(node);
+        self.tokens[own].copy_from_slice(tokens);
         Some(node)
     }
 
@@ -142,8 +195,9 @@ impl Tree {
         at.blocks += 1;
     }
 
-    /// One prefix more that ends in a node. It and those above are cold no longer.
-    pub(super) fn enter(&mut self, mut node: u32) {
+    /// One prefix more that ends in a node. It and those above are cold no longer. Returns how many blocks were.
+    pub(super) fn enter(&mut self, mut node: u32) -> u32 {
+        let before = self.cold_blocks;
         while node != NONE {
             if self.is_cold(node) {
                 self.unlink(node);
@@ -155,6 +209,7 @@ impl Tree {
             }
             node = at.key.parent;
         }
+        before - self.cold_blocks
     }
 
     /// One user less. Returns how many blocks went cold with it, in this node and those above.
@@ -167,13 +222,21 @@ impl Tree {
                 break;
             }
             let (parent, blocks) = (at.key.parent, at.blocks);
-            at.colder = self.warmest;
-            at.warmer = NONE;
-            match self.warmest {
-                NONE => self.coldest = node,
-                warmest => self.nodes[warmest as usize].warmer = node,
+            if at.flushes == self.flushes {
+                (at.colder, at.warmer) = (self.warmest, NONE);
+                match self.warmest {
+                    NONE => self.coldest = node,
+                    warmest => self.nodes[warmest as usize].warmer = node,
+                }
+                self.warmest = node;
+            } else {
+                (at.colder, at.warmer) = (NONE, self.coldest);
+                match self.coldest {
+                    NONE => self.warmest = node,
+                    coldest => self.nodes[coldest as usize].colder = node,
+                }
+                self.coldest = node;
             }
-            self.warmest = node;
             self.cold_nodes += 1;
             self.cold_blocks += blocks;
             cooled += blocks;
@@ -204,7 +267,11 @@ impl Tree {
             return None;
         }
         self.unlink(node);
-        self.index.remove(&self.nodes[node as usize].key);
+        let key = &self.nodes[node as usize].key;
+        // After a flush another node may have the key.
+        if self.index.get(key) == Some(&node) {
+            self.index.remove(key);
+        }
         self.free.push(node);
         Some(self.blocks(node))
     }

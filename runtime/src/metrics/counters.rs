@@ -207,6 +207,10 @@ counters! {
         segments: Counter,
         /// PREFILL descriptors that completed.
         prefills: Counter,
+        /// With a language model, tokens of the prompts that were begun.
+        prompt_tokens: Counter,
+        /// Those of them whose keys and values were kept from earlier requests.
+        prompt_tokens_cached: Counter,
         /// Groups that take an entry of a queue pair.
         groups_open: Gauge,
         /// Groups that the device has told to have ended.
@@ -249,8 +253,10 @@ counters! {
         kv_blocks_allocated: Counter,
         /// KV blocks given back.
         kv_blocks_freed: Counter,
-        /// KV blocks in use.
+        /// KV blocks in use, cold ones among them.
         kv_blocks_in_use: Gauge,
+        /// KV blocks that nobody uses, and that are kept to be found again.
+        kv_blocks_cold: Gauge,
         /// KV blocks that sharing has saved: what ended rollouts would have taken alone, less what was handed out.
         kv_blocks_saved: Gauge,
         /// KV blocks that there are.

@@ -7,7 +7,7 @@ use doorbell_trace::Request;
 
 use super::rollout::{Group, OnDevice, Prefill};
 use super::{Next, Pipeline, RuntimeError, Source, Terms};
-use crate::kv::{self, KvError};
+use crate::kv::{self, KvError, Sharing};
 use crate::rollout::State;
 
 /// What came of a look at the source.
@@ -111,21 +111,27 @@ impl Pipeline {
         }
         // Keys and values of one version, in the arena of one function.
         let region = self.language.as_ref().map(|_| self.queue_for(wire_id));
-        let version = if self.mixes_versions { 0 } else { self.versions.number() };
+        let version = if self.mixes_versions { 0 } else { self.versions.weights() };
         let domain = region.map_or(0, |region| version << 8 | region as u64);
+        let by_tokens = self.kv.config().sharing == Sharing::Tokens;
+        if let Some(sequences) = self.language.as_mut().filter(|_| by_tokens) {
+            sequences.take_prompt(number, request);
+        }
         // Those that gave their blocks back come first.
         if self.has_returning() {
             return Ok(Some(Held::Blocks));
         }
-        let group = kv::Group {
-            prefix: &request.prefix,
-            prompt_tokens: self.kv_prompt(request.prompt_tokens),
-            domain,
-            members,
-            answer_tokens: request.output_tokens,
-        };
+        let prompt_tokens = self.kv_prompt(request.prompt_tokens);
         let mut from = 0;
         let prefix = loop {
+            let prefix = match &self.language {
+                // A prompt that is scored is made from its first token on.
+                _ if terms.scored => &[],
+                Some(sequences) if by_tokens => &sequences.prompt(request)[..prompt_tokens as usize],
+                _ => &request.prefix[..],
+            };
+            let (salt, answer_tokens) = (terms.salt, request.output_tokens);
+            let group = kv::Group { prefix, prompt_tokens, domain, salt, members, answer_tokens };
             match self.kv.admit(&group) {
                 Ok(prefix) => break prefix,
                 Err(KvError::Full { .. }) => match self.preempt(from)? {
@@ -178,9 +184,11 @@ impl Pipeline {
             self.end_prefill(index)?;
         }
         if let Some(sequences) = &mut self.language {
+            if !by_tokens {
+                sequences.take_prompt(number, request);
+            }
             let offset = self.options.prompt_offset(index);
-            let words =
-                sequences.write_prompt(&self.regions[region.unwrap_or(0)], offset, number, request)?;
+            let words = sequences.write_prompt(&self.regions[region.unwrap_or(0)], offset, request)?;
             // A prompt without ids is named by its tokens.
             if request.prefix.is_empty() {
                 self.groups[index as usize].prefix_hash = hash(words);

@@ -427,6 +427,8 @@ impl Pipeline {
                 moved = true;
                 continue;
             }
+            // Whoever hears of its end finds what it leaves.
+            self.keep_answer(id)?;
             let finished = self.finished(id)?;
             match self.trajectories.post(finished) {
                 Ok(()) => {

@@ -197,6 +197,7 @@ impl Pipeline {
                 (None, None) => None,
             };
             let member = life.member;
+            self.keep_answer(id)?;
             self.release_blocks(id)?;
             self.unlink(id)?;
             let group = &mut self.groups[index as usize];
@@ -268,12 +269,14 @@ impl Pipeline {
         Ok(())
     }
 
-    fn publish_blocks(&mut self) {
-        let arena = self.kv.counts().arena;
+    pub(super) fn publish_blocks(&mut self) {
+        let counts = self.kv.counts();
+        let arena = counts.arena;
         let hot = &self.metrics.counters.hot;
         hot.kv_blocks_allocated.add(arena.acquired - hot.kv_blocks_allocated.get());
         hot.kv_blocks_freed.add(arena.released - hot.kv_blocks_freed.get());
         hot.kv_blocks_in_use.set(arena.in_use);
+        hot.kv_blocks_cold.set(counts.cold.into());
         hot.kv_blocks_saved.set(self.blocks_alone.saturating_sub(arena.acquired));
     }
 }

@@ -1,16 +1,18 @@
 //! Engine 1: what the pipeline lays out for a language model (R25 to R27), in blocks that the KV tables hand out.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use doorbell_contract::{BLOCK_TOKENS, DescFlags, HwDesc, HwSequence};
 use doorbell_host::language::{LanguageRegions, WordRegion};
 use doorbell_host::{Device, DeviceError, TokenRegion};
-use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request};
+use doorbell_trace::Request;
 
 use super::options::Options;
 use super::rollout::Prefill;
 use super::{Pipeline, RuntimeError};
-use crate::kv::{self, AnswerStart, Arena, ArenaCounts, KvError, Prefixes};
+use crate::kv::{self, AnswerStart, Arena, ArenaCounts, KvError, Prefixes, Sharing};
 use crate::rollout::{RolloutId, State};
 use crate::trajectory::{Finished, Span, Spans};
 
@@ -59,26 +61,37 @@ pub struct LanguageParts {
 /// Under which versions the keys and values of the living rollouts' prompts were made: the hot thread notes it before it hands a trajectory on,
 /// whoever checks trajectories reads it. See [`Spans`], which tell of the answers.
 #[derive(Clone, Debug)]
-pub struct PromptSpans(Spans);
+pub struct PromptSpans {
+    spans: Spans,
+    found: Arc<[AtomicU32]>,
+}
 
 impl PromptSpans {
     /// Room for what a pipeline with these options notes.
     pub fn new(options: &Options) -> PromptSpans {
         let longest = options.language.map_or(0, |language| language.max_prompt_tokens);
-        // The pieces that requests share, the rest, and what stands behind the last.
-        PromptSpans(Spans::new(options.slots, longest.div_ceil(PREFIX_BLOCK_TOKENS) + 2))
+        // The pieces that requests share, a block or more each, the rest, and what stands behind the last.
+        let spans = Spans::new(options.slots, longest.div_ceil(BLOCK_TOKENS) + 2);
+        PromptSpans { spans, found: (0..options.slots).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    /// Positions of the prompt of the rollout in `slot` whose keys and values were there before it.
+    pub fn found(&self, slot: u32) -> u32 {
+        self.found.get(slot as usize).map_or(0, |found| found.load(Ordering::Relaxed))
     }
 
     /// Of the rollout in `slot`: each span begins at the position `first`, and ends where the next one begins, the last at the prompt's last
     /// token, whose keys and values the first step of the answer makes.
     pub fn read(&self, slot: u32) -> Vec<Span> {
-        let all = self.0.read(slot, self.0.longest()).into_iter().flatten();
+        let all = self.spans.read(slot, self.spans.longest()).into_iter().flatten();
         all.take_while(|span| span.first != u32::MAX).collect()
     }
 
-    fn write(&self, slot: u32, spans: &[Span]) {
+    fn write(&self, slot: u32, spans: &[Span], found: u32) {
         let end = Span { version: 0, first: u32::MAX };
-        (0..).zip(spans.iter().chain([&end])).for_each(|(place, &span)| self.0.write(slot, place, span));
+        (0..).zip(spans.iter().chain([&end])).for_each(|(place, &span)| self.spans.write(slot, place, span));
+        // Whoever reads it has heard of the rollout from the hot thread since.
+        self.found[slot as usize].store(found, Ordering::Relaxed);
     }
 }
 
@@ -205,9 +218,10 @@ pub(super) struct Sequences {
     made: PromptSpans,
     /// Groups of whose prompt a part is made, and the next is due.
     pub parts: VecDeque<u32>,
-    /// A block table, and a prompt, on their way to memory.
+    /// A block table, and a prompt, on their way to memory; and what an answer is kept by.
     table: Vec<u32>,
     words: Vec<u32>,
+    kept: Vec<u32>,
     /// Those of a prompt.
     spans: Vec<Span>,
     swap: Option<Swap>,
@@ -308,20 +322,29 @@ impl Sequences {
             parts: VecDeque::with_capacity(options.slots as usize),
             table: Vec::with_capacity(options.longest_table() as usize),
             words: vec![0; language.max_prompt_tokens as usize],
-            spans: Vec::with_capacity(language.max_prompt_tokens as usize / PREFIX_BLOCK_TOKENS as usize + 2),
+            kept: vec![0; (options.max_output_tokens + BLOCK_TOKENS) as usize],
+            spans: Vec::with_capacity(language.max_prompt_tokens.div_ceil(BLOCK_TOKENS) as usize + 2),
         }))
     }
 
-    /// Writes the prompt of a request to where its PREFILLs read it.
+    /// Takes the prompt of a request from its source.
+    pub fn take_prompt(&mut self, number: u64, request: &Request) {
+        self.prompts.prompt(number, request, &mut self.words[..request.prompt_tokens as usize]);
+    }
+
+    /// The tokens of that prompt.
+    pub fn prompt(&self, request: &Request) -> &[u32] {
+        &self.words[..request.prompt_tokens as usize]
+    }
+
+    /// Writes it to where its PREFILLs read it.
     pub fn write_prompt(
-        &mut self,
+        &self,
         region: &TokenRegion,
         offset: u64,
-        number: u64,
         request: &Request,
     ) -> Result<&[u32], DeviceError> {
-        let words = &mut self.words[..request.prompt_tokens as usize];
-        self.prompts.prompt(number, request, words);
+        let words = self.prompt(request);
         region.write(offset, words)?;
         Ok(words)
     }
@@ -351,6 +374,12 @@ impl Pipeline {
         {
             group.made = self.kv.claim(prefix)?;
             group.part_version = group.version;
+            if let Some(found) = group.made {
+                group.found = found;
+                let hot = &self.metrics.counters.hot;
+                hot.prompt_tokens.add(group.prompt_tokens.into());
+                hot.prompt_tokens_cached.add(found.into());
+            }
         }
         Ok(group.made.is_some())
     }
@@ -466,13 +495,14 @@ impl Pipeline {
             let rest = self.kv.pieces(prefix, |first, version| {
                 spans.push(Span { version: version.unwrap_or_default() as u16, first });
             })?;
+            let found = group.found;
             spans.reverse();
             if rest + 1 < group.prompt_tokens {
                 spans.push(Span { version: group.part_version.unwrap_or_default(), first: rest });
             }
             let mut next = group.first;
             while let Some(slot) = next {
-                made.write(slot, spans);
+                made.write(slot, spans, found);
                 next = self.lives.slot_mut(slot).next;
             }
         }
@@ -578,6 +608,7 @@ impl Pipeline {
             prefix: &[],
             prompt_tokens: made - partial,
             domain: 0,
+            salt: 0,
             members: 1,
             answer_tokens: partial + group.output_tokens - life.produced,
         }) {
@@ -602,6 +633,31 @@ impl Pipeline {
         // R26: of these blocks a device may have kept what was in them before. 0 is none.
         *generation = generation.checked_add(1).unwrap_or(1);
         Ok(true)
+    }
+
+    /// Keeps what a rollout that has ended has filled of its blocks, where requests share by tokens.
+    pub(super) fn keep_answer(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
+        let Some(sequences) = &mut self.language else { return Ok(()) };
+        let life = self.lives.get_mut(id)?;
+        let nothing = life.produced == 0 || life.kept > 0 || life.branch.is_released();
+        if self.kv.config().sharing != Sharing::Tokens || nothing || life.failure.is_some() {
+            return Ok(());
+        }
+        // Keys and values of the last token are not made (R27).
+        let group = &self.groups[life.group as usize];
+        let prompt = group.prompt_tokens - 1;
+        let first = prompt / BLOCK_TOKENS * BLOCK_TOKENS;
+        let whole = (prompt + life.produced) / BLOCK_TOKENS * BLOCK_TOKENS;
+        if whole == first {
+            return Ok(());
+        }
+        let words = &mut sequences.kept[..(whole - first) as usize];
+        let (asked, answered) = words.split_at_mut((group.prompt_tokens - first) as usize);
+        let region = &self.regions[group.region];
+        region.read(self.options.prompt_offset(life.group) + 4 * u64::from(first), asked)?;
+        region.read(self.options.answer_offset(id.slot()), answered)?;
+        self.kv.keep(&mut life.branch, words, life.last_version.into())?;
+        Ok(())
     }
 
     /// Gives back the blocks of a rollout that has ended, wherever they are.

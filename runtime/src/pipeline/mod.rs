@@ -6,6 +6,7 @@
 
 mod aborts;
 mod admission;
+mod cache;
 mod completion;
 mod ends;
 mod error;
@@ -37,6 +38,7 @@ use doorbell_host::{Device, Features, TokenRegion};
 
 pub use aborts::{AbortAnswer, AbortHandle, Busy};
 pub use admission::Held;
+pub use cache::Cache;
 pub use error::RuntimeError;
 pub use failure::{FailureReason, Lost, Partial, Unstored};
 pub use gate::Gate;
@@ -251,6 +253,7 @@ pub struct Pipeline {
     held: Option<Held>,
     /// Whether prompts share blocks across versions, which is a fault.
     mixes_versions: bool,
+    cache: Cache,
     /// Blocks that all ended rollouts would have taken had nobody shared.
     blocks_alone: u64,
     idle_turns: u32,
@@ -341,6 +344,7 @@ impl Pipeline {
             stored: vec![RolloutId::from_bits(0); POLL].into(),
             held: None,
             mixes_versions: false,
+            cache: Cache::default(),
             blocks_alone: 0,
             idle_turns: 0,
             idle_since: None,
@@ -424,7 +428,7 @@ impl Pipeline {
     /// As [`run`](Self::run), but for `Stalled`.
     pub fn turn(&mut self) -> Result<bool, RuntimeError> {
         // Whoever asks without end must not keep the device from its time.
-        let asked = self.take_aborts()? | self.take_publishes();
+        let asked = self.take_aborts()? | self.take_publishes() | self.take_flushes()?;
         let mut moved = self.take_verdicts()?;
         moved |= self.take_stored()?;
         moved |= self.submit()?;

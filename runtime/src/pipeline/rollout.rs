@@ -203,6 +203,8 @@ pub(super) struct Group {
     /// Positions of the prompt whose keys and values are made, once the group is the one that makes them; those that are once the PREFILL
     /// in flight is DONE; and the version that it names.
     pub made: Option<u32>,
+    /// Those that were made before it.
+    pub found: u32,
     pub part_end: u32,
     pub part_version: Option<u16>,
     pub device: OnDevice,
@@ -245,6 +247,7 @@ impl Group {
             prefix: None,
             region: 0,
             made: None,
+            found: 0,
             part_end: 0,
             part_version: None,
             device: OnDevice::default(),

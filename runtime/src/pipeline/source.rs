@@ -31,6 +31,8 @@ pub struct Terms {
     /// With engine 1, whether the tokens of the prompt are scored (R27), where the pipeline is set up for that
     /// ([`Options::scores_prompts`]).
     pub scored: bool,
+    /// With engine 1, keys and values are shared with requests of equal salt only.
+    pub salt: u64,
 }
 
 /// How the tokens of a request are drawn, in the units of `HwSequence` (R27).
@@ -52,7 +54,7 @@ pub struct Draws {
 impl Terms {
     /// Those of no request.
     pub(super) fn none() -> Terms {
-        Terms { members: 0, checkpoint: 0, eos_stops: false, draws: Draws::default(), scored: false }
+        Terms { members: 0, checkpoint: 0, eos_stops: false, draws: Draws::default(), scored: false, salt: 0 }
     }
 
     /// Those of all requests of a pipeline with these options.
@@ -64,6 +66,7 @@ impl Terms {
             eos_stops: options.eos_stops,
             draws: Draws { sharpness, ..Draws::default() },
             scored: false,
+            salt: 0,
         }
     }
 }

@@ -161,8 +161,9 @@ pub(super) struct Publishes {
 struct Slot {
     version: u16,
     state: SlotState,
-    /// Whether it is of engine 1.
-    language: bool,
+    /// Its weights, if it is of engine 1, and the number of the publish that brought these.
+    image: Option<HwImage>,
+    weights: u64,
     /// Number of the publish that brought it.
     number: u64,
     /// DECODEs and PREFILLs in flight, or made, that name it.
@@ -204,7 +205,8 @@ impl Versions {
         let slot = |state| Slot {
             version: 0,
             state,
-            language: false,
+            image: None,
+            weights: 0,
             number: 0,
             in_flight: 0,
             prefills: 0,
@@ -225,13 +227,14 @@ impl Versions {
     /// Whether the newest version is of engine 1.
     #[inline]
     pub fn has_language(&self) -> bool {
-        self.newest().language
+        self.newest().image.is_some()
     }
 
-    /// Number of the publish that brought the newest version.
+    /// Number of the publish that brought the newest version's weights: one that publishes them again as they lie, where nobody may write to them
+    /// (R25), leaves it.
     #[inline]
-    pub fn number(&self) -> u64 {
-        self.newest().number
+    pub fn weights(&self) -> u64 {
+        self.newest().weights
     }
 
     /// The slot that holds `version`.
@@ -422,7 +425,7 @@ impl Pipeline {
         if publishing.answered < functions {
             return Ok(());
         }
-        let Publishing { ask: Ask { version, mode, .. }, publisher, refused, code, .. } = publishing;
+        let Publishing { ask: Ask { version, what, mode, .. }, publisher, refused, code, .. } = publishing;
         if refused > 0 && refused < functions {
             return Err(RuntimeError::Diverged {
                 device: self.device.name().to_owned(),
@@ -438,21 +441,26 @@ impl Pipeline {
             self.answer(publisher, version, PublishAnswer::Refused(refusal));
             return Ok(());
         }
-        self.enter(version, mode)?;
+        self.enter(version, what, mode)?;
         self.answer(publisher, version, PublishAnswer::Resident);
         Ok(())
     }
 
     /// A version has become resident everywhere. A look at all groups: publishes are few.
-    fn enter(&mut self, version: u16, mode: PolicyMode) -> Result<(), RuntimeError> {
-        let language = self.language.is_some();
+    fn enter(&mut self, version: u16, what: What, mode: PolicyMode) -> Result<(), RuntimeError> {
+        let image = match what {
+            What::Salt(_) => None,
+            What::Weights(image) => Some(image),
+        };
         let Versions { slots, newest, .. } = &mut self.versions;
         let (old, new) = (*newest, 1 - *newest);
         let number = slots[old].number + u64::from(version.wrapping_sub(slots[old].version));
+        let same = image.is_some() && image == slots[old].image;
         slots[new] = Slot {
             version,
             state: SlotState::Resident,
-            language,
+            image,
+            weights: if same { slots[old].weights } else { number },
             number,
             in_flight: 0,
             prefills: 0,
@@ -471,6 +479,11 @@ impl Pipeline {
         let hot = &self.metrics.counters.hot;
         hot.publishes.add(1);
         hot.policy_version.set(version.into());
+        if image.is_some() && !same && !self.mixes_versions {
+            // Nothing finds what other weights have made.
+            self.kv.flush()?;
+            self.publish_blocks();
+        }
         if mode == PolicyMode::Wait {
             return Ok(());
         }

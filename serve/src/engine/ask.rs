@@ -27,6 +27,8 @@ pub struct Ask {
     pub streams: bool,
     /// Whether the tokens of the prompt are scored.
     pub scored: bool,
+    /// Keys and values are shared with asks of equal salt only.
+    pub salt: u64,
 }
 
 /// What ends an answer beside its length and the model's end tokens.
@@ -58,6 +60,8 @@ pub struct Piece {
     pub logps: Vec<i32>,
     /// New text. It lags behind the tokens while a letter is not whole, or a text that ends the answer may have begun.
     pub text: String,
+    /// Tokens of the prompt whose keys and values were kept from earlier asks.
+    pub cached: u32,
     /// How it ended; nothing follows.
     pub end: Option<End>,
 }
@@ -151,6 +155,7 @@ impl Job {
                 tokens: vec![],
                 logps: vec![],
                 text: String::new(),
+                cached: 0,
                 end: Some(end),
             });
         }

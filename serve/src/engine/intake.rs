@@ -259,7 +259,7 @@ impl Queue {
             arrival_ms: 0,
             prompt_tokens: job.ask.prompt.len() as u32,
             output_tokens: job.ask.most,
-            prefix: fault::pieces(job.fault, &job.ask.prompt),
+            prefix: vec![],
         };
         self.prompt.0.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&job.ask.prompt);
         self.current = Some((job, request));
@@ -295,6 +295,7 @@ impl Source for Queue {
                     eos_stops: ask.ends,
                     draws: ask.draws,
                     scored: ask.scored,
+                    salt: ask.salt,
                 };
                 Next::Asks(request, terms)
             }

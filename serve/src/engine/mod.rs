@@ -18,10 +18,10 @@ use doorbell_contract::{Capability, MEMBERS_MAX, PolicyMode};
 use doorbell_host::{Device, QueueConfig};
 use doorbell_npu::Published;
 use doorbell_runtime::events::Clock;
-use doorbell_runtime::kv::{AnswerStart, PrefixConfig, Prefixes};
+use doorbell_runtime::kv::{AnswerStart, PrefixConfig, Prefixes, Sharing};
 use doorbell_runtime::metrics::Metrics;
 use doorbell_runtime::pipeline::{
-    Credits, Language, LanguageParts, Options, Parts, Pipeline, PromptSpans, Weights,
+    Cache, Credits, Language, LanguageParts, Options, Parts, Pipeline, PromptSpans, Weights,
 };
 use doorbell_runtime::policy::PolicyKind;
 use doorbell_runtime::reward::Prompts;
@@ -59,6 +59,8 @@ pub struct Size {
     pub answer_tokens: u32,
     /// Blocks of keys and values, of 32 positions each.
     pub blocks: u32,
+    /// Whether keys and values are kept for later asks.
+    pub keeps: bool,
     /// Asks that may wait for room.
     pub waiting: usize,
     /// Tokens between checkpoints of answers that are told as they come, or end by a stop of the client's.
@@ -153,6 +155,7 @@ pub enum Pause {
 pub struct Engine {
     intake: Arc<Intake>,
     commands: Sender<Command>,
+    cache: Cache,
     current: Mutex<String>,
     metrics: Arc<Metrics>,
     size: Size,
@@ -235,12 +238,13 @@ impl Engine {
         let kv = Prefixes::new(PrefixConfig {
             blocks: size.blocks,
             block_tokens: BLOCK_TOKENS,
+            sharing: if size.keeps { Sharing::Tokens } else { Sharing::Group },
             answer_start: AnswerStart::SamePage,
+            nodes: size.blocks.max(size.prompt_tokens.div_ceil(BLOCK_TOKENS)),
             prefixes: slots,
             branches: slots,
             prompt_tokens: size.prompt_tokens,
             answer_tokens: size.answer_tokens,
-            ..PrefixConfig::default()
         })
         .map_err(|error| failed(&error))?;
         let metrics = Arc::new(Metrics::new(&format!("serve on {device_name}"), Clock::new(), None));
@@ -251,7 +255,7 @@ impl Engine {
             policy: PolicyKind::Fifo.build(slots),
             kv,
             rewards: Box::new(checkpoints),
-            prompts: Prompts::new(slots, fault::most_pieces(size.fault, size.prompt_tokens)),
+            prompts: Prompts::new(slots, 0),
             trajectories: Box::new(answers),
             spans,
             language: Some(LanguageParts { prompts: Box::new(queue.prompt()), made }),
@@ -273,6 +277,7 @@ impl Engine {
             current: 0,
             published: None,
         };
+        let cache = pipeline.cache();
         let failure = Arc::new(Mutex::new(None));
         let (noted, rests, gate) = (failure.clone(), intake.clone(), pipeline.gate());
         let run = move || {
@@ -293,6 +298,7 @@ impl Engine {
         let engine = Engine {
             intake,
             commands,
+            cache,
             current: Mutex::new(name.to_owned()),
             metrics,
             truncates: features.capability.contains(Capability::TRUNCATION),
@@ -447,6 +453,18 @@ impl Engine {
         let _ = self.commands.send(Command::GoOn);
         self.intake.hold(false);
         *pause = Pause::Running;
+    }
+
+    /// Forgets the keys and values that are kept for later asks; waits until that has happened.
+    pub async fn flush(&self) {
+        if self.size.fault == Some(Fault::NoFlush) {
+            return;
+        }
+        let number = self.cache.flush();
+        self.intake.ring();
+        while !self.cache.is_flushed(number) && self.failure().is_none() {
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        }
     }
 
     /// Publishes weights as version `name`. `mode` says what becomes of rollouts that decode: with `Keep` they go on under it.

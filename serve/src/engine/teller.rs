@@ -10,7 +10,7 @@ use std::time::Duration;
 use doorbell_checkpoint::text::{Stream, Text};
 use doorbell_host::TokenRegion;
 use doorbell_runtime::pipeline::{
-    Lost, Options, Partial, PromptSpans, RewardStage, RuntimeError, TrajectoryStage,
+    Lost, Options, Partial, PromptSpans, RewardStage, RuntimeError, TrajectoryStage, Unstored,
 };
 use doorbell_runtime::reward::{self, GroupPostError, JudgeFailure, Judged, Moment, Shutdown, Verdict};
 use doorbell_runtime::rollout::RolloutId;
@@ -25,14 +25,15 @@ use crate::fault::{self, Fault};
 pub(super) enum Told {
     /// An ask was admitted, under this number.
     Admitted(u64, Job),
-    /// An answer is at a checkpoint, with what it has more than at the one before: its memory may be another's by the time that the teller hears.
-    Checkpoint(reward::Request, Result<Read, String>),
+    /// An answer is at a checkpoint, with how many positions of its prompt were there before it, and what it has more than at the checkpoint
+    /// before: its memory may be another's by the time that the teller hears.
+    Checkpoint(reward::Request, u32, Result<Read, String>),
     /// An answer has come to its end: what was scored of its prompt may be read.
     Ended(reward::Request),
     /// A rollout has ended.
     Finished(Finished),
     /// A rollout has ended without a trajectory, with what it has come to.
-    Lost(Lost, Vec<u32>, Vec<i32>, Made),
+    Lost(Lost, Read, Made),
 }
 
 /// Tokens, and their log-probabilities if there are any.
@@ -52,6 +53,8 @@ pub(super) struct Memory {
 pub(super) struct Made {
     answer: Vec<Span>,
     prompt: Vec<Span>,
+    /// Positions of the prompt that were made for earlier requests.
+    cached: u32,
 }
 
 impl Memory {
@@ -82,7 +85,7 @@ impl Memory {
 
     fn made(&self, rollout: RolloutId, count: u32) -> Made {
         let answer = self.spans.read(rollout.slot(), count as usize).into_iter().flatten().collect();
-        Made { answer, prompt: self.made.read(rollout.slot()) }
+        Made { answer, prompt: self.made.read(rollout.slot()), cached: self.made.found(rollout.slot()) }
     }
 }
 
@@ -123,15 +126,15 @@ pub(super) fn start(
         for told in told {
             match told {
                 Told::Admitted(number, job) => teller.admitted(number, job),
-                Told::Checkpoint(request, read) => {
-                    let _ = judge.send(teller.checkpoint(&request, read));
+                Told::Checkpoint(request, cached, read) => {
+                    let _ = judge.send(teller.checkpoint(&request, cached, read));
                 }
                 Told::Ended(request) => teller.ended(&request),
                 Told::Finished(finished) => {
                     teller.finished(&finished);
                     let _ = store.send(finished.rollout);
                 }
-                Told::Lost(lost, tokens, logps, made) => teller.lost(&lost, tokens, logps, &made),
+                Told::Lost(lost, read, made) => teller.lost(&lost, read, &made),
             }
         }
         teller.fail_all();
@@ -147,7 +150,8 @@ impl RewardStage for Checkpoints {
         if request.moment == Moment::Checkpoint {
             let reward::Request { shard, offset, segment_start, answer_tokens, .. } = request;
             let read = self.memory.read(shard, offset, segment_start, answer_tokens);
-            let sent = self.to.send(Told::Checkpoint(request, read));
+            let cached = self.memory.made.found(request.rollout.slot());
+            let sent = self.to.send(Told::Checkpoint(request, cached, read));
             sent.map_err(|_| reward::PostError::NoJudges(request))?;
         } else {
             let sent = self.to.send(Told::Ended(request));
@@ -212,9 +216,8 @@ impl TrajectoryStage for Answers {
     fn lost(&mut self, lost: Lost, partial: Partial) {
         // The slot is used again once this returns.
         let read = self.memory.read(partial.shard, partial.offset, 0, partial.answer_tokens);
-        let (tokens, logps) = read.unwrap_or_default();
         let made = self.memory.made(lost.rollout, partial.spans);
-        let _ = self.to.send(Told::Lost(lost, tokens, logps, made));
+        let _ = self.to.send(Told::Lost(lost, read.unwrap_or_default(), made));
     }
 
     fn has_failed(&self) -> bool {
@@ -247,6 +250,7 @@ struct Asked<'t> {
     longest_stop: usize,
     answers: Vec<Answer<'t>>,
     prompt_logps: Vec<i32>,
+    cached: u32,
     left: u32,
 }
 
@@ -282,17 +286,19 @@ impl<'t> Teller<'t> {
             longest_stop: job.ask.stops.texts.iter().map(String::len).max().unwrap_or(0),
             answers: (0..job.ask.members).map(answer).collect(),
             prompt_logps: vec![],
+            cached: 0,
             left: job.ask.members,
             job,
         };
         self.asks.insert(number, asked);
     }
 
-    fn checkpoint(&mut self, request: &reward::Request, read: Result<Read, String>) -> Judged {
+    fn checkpoint(&mut self, request: &reward::Request, cached: u32, read: Result<Read, String>) -> Judged {
         let reward::Request { request: number, member, segment_start, .. } = *request;
         let proceed = match self.asks.get_mut(&number) {
             None => false,
             Some(asked) => {
+                asked.cached = cached;
                 let known = asked.answers[member as usize].tokens.len();
                 match read {
                     Ok((tokens, logps)) if known == segment_start as usize => {
@@ -335,11 +341,13 @@ impl<'t> Teller<'t> {
             }
         }
         let made = self.memory.made(finished.rollout, finished.spans);
+        asked.cached = made.cached;
         self.end(request, member, finish, &made);
     }
 
-    fn lost(&mut self, lost: &Lost, mut tokens: Vec<u32>, mut logps: Vec<i32>, made: &Made) {
+    fn lost(&mut self, lost: &Lost, (mut tokens, mut logps): Read, made: &Made) {
         let Some(asked) = self.asks.get_mut(&lost.request) else { return };
+        asked.cached = made.cached;
         if asked.job.fault == Some(Fault::AbortLosesTokens) {
             (tokens, logps) = (vec![], vec![]);
             let answer = &mut asked.answers[lost.member as usize];
@@ -352,7 +360,18 @@ impl<'t> Teller<'t> {
             let logps = logps.get(known..).unwrap_or_default();
             asked.read(self.text, lost.member, &tokens[known..], logps);
         }
-        self.end(lost.request, lost.member, lost.why.into(), made);
+        let answer = &asked.answers[lost.member as usize];
+        let finish = match lost.why {
+            // It was whole when the abort came.
+            Unstored::Aborted
+                if asked.job.ask.ends && answer.tokens.last().is_some_and(|&t| self.text.ends(t)) =>
+            {
+                Finish::EndToken
+            }
+            Unstored::Aborted if answer.tokens.len() as u32 == asked.job.ask.most => Finish::Length,
+            why => why.into(),
+        };
+        self.end(lost.request, lost.member, finish, made);
     }
 
     /// The last that is told of an answer.
@@ -440,6 +459,7 @@ impl Asked<'_> {
             tokens: answer.tokens[answer.told..].to_vec(),
             logps: answer.logps.get(answer.told..).unwrap_or_default().to_vec(),
             text: answer.text.get(answer.shown..until).unwrap_or_default().to_owned(),
+            cached: self.cached,
             end,
         };
         fault::logps(self.job.fault, self.job.ask.draws.sharpness, &mut piece.logps);
@@ -467,5 +487,66 @@ impl Names {
             }
         }
         named
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell_lm::micro;
+    use doorbell_runtime::pipeline::Draws;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+    use crate::engine::ask::{Ask, Stops};
+
+    /// How an answer that is aborted with these tokens says that it ended, of 4 at most.
+    fn ended(tokens: &[u32], ends: bool) -> Finish {
+        let image = micro();
+        let text = Text::new(&image.about, image.model.shape.vocabulary).unwrap();
+        let options = Options::default();
+        let memory = Memory {
+            tokens: vec![],
+            logps: vec![],
+            spans: Spans::new(1, 1),
+            made: PromptSpans::new(&options),
+            options,
+        };
+        let mut teller = Teller {
+            text: &text,
+            names: Names::default(),
+            intake: Arc::default(),
+            memory,
+            asks: HashMap::new(),
+        };
+        let (to, mut pieces) = unbounded_channel();
+        let (draws, stops) = (Draws::default(), Stops::default());
+        let ask = Ask {
+            prompt: vec![1],
+            members: 1,
+            most: 4,
+            draws,
+            ends,
+            stops,
+            streams: false,
+            scored: false,
+            salt: 0,
+        };
+        teller.admitted(7, Job { ticket: 0, ask, to, cancelled: Arc::default(), fault: None, wait: None });
+        let lost = Lost { rollout: RolloutId::from_bits(0), request: 7, member: 0, why: Unstored::Aborted };
+        teller.lost(&lost, Cut { tokens: tokens.to_vec(), logps: vec![], spans: vec![], cached: 0 });
+        let piece = pieces.try_recv().unwrap();
+        assert_eq!(piece.tokens, tokens);
+        piece.end.unwrap().finish
+    }
+
+    /// An answer that was whole when an abort came says how it ended.
+    #[test]
+    fn an_answer_that_was_whole_was_not_aborted() {
+        let end = micro().about.ends[0];
+        assert_eq!(ended(&[5, 6, 7, 8], true), Finish::Length);
+        assert_eq!(ended(&[5, end], true), Finish::EndToken);
+        assert_eq!(ended(&[5, end], false), Finish::Aborted);
+        assert_eq!(ended(&[5, 6, 7], true), Finish::Aborted);
+        assert_eq!(ended(&[], true), Finish::Aborted);
     }
 }

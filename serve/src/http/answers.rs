@@ -21,6 +21,8 @@ pub struct Choice {
     pub tokens: Vec<u32>,
     pub logps: Vec<i32>,
     pub text: String,
+    /// Tokens of its prompt that were kept from earlier requests.
+    pub cached: u32,
     pub end: End,
 }
 
@@ -67,7 +69,7 @@ impl Asked {
             let mut whole: Vec<Option<Choice>> = vec![None; members as usize];
             let mut parts: Vec<(Vec<u32>, Vec<i32>, String)> = vec![Default::default(); members as usize];
             while let Some(piece) = asked.pieces.recv().await {
-                let Piece { member, tokens, logps, text, end } = piece;
+                let Piece { member, tokens, logps, text, cached, end } = piece;
                 let part = &mut parts[member as usize];
                 part.0.extend(tokens);
                 part.1.extend(logps);
@@ -77,7 +79,7 @@ impl Asked {
                     fault::relabel(server.engine.size().fault, &mut end, || server.engine.version());
                     let (tokens, logps, text) = std::mem::take(part);
                     let index = prompt * members + member;
-                    whole[member as usize] = Some(Choice { index, tokens, logps, text, end });
+                    whole[member as usize] = Some(Choice { index, tokens, logps, text, cached, end });
                 }
             }
             for choice in whole {
@@ -166,7 +168,15 @@ pub fn scored(server: &Server, prompt: &[u32], choice: Option<&Choice>) -> Value
     std::iter::once(Value::Null).chain(each).collect()
 }
 
-/// Counts of tokens.
-pub fn usage(prompts: u64, answers: u64) -> Value {
-    json!({ "prompt_tokens": prompts, "completion_tokens": answers, "total_tokens": prompts + answers })
+/// Counts of tokens: of prompts, of those that were kept from earlier requests among these, and of answers.
+pub fn usage(prompts: u64, cached: u64, answers: u64) -> Value {
+    json!({
+        "prompt_tokens": prompts, "completion_tokens": answers, "total_tokens": prompts + answers,
+        "prompt_tokens_details": { "cached_tokens": cached },
+    })
+}
+
+/// Tokens of prompts that were kept from earlier requests; each prompt has `members` answers.
+pub fn cached(choices: &[Choice], members: u32) -> u64 {
+    choices.iter().step_by(members.max(1) as usize).map(|choice| u64::from(choice.cached)).sum()
 }

@@ -43,11 +43,16 @@ pub(super) fn doors() -> Doors {
 #[serde(default)]
 struct PauseQuery {
     mode: Option<String>,
+    clear_cache: Option<bool>,
 }
 
 /// `POST /pause?mode=abort|wait|keep`.
 async fn pause(State(server): State<Arc<Server>>, Query(query): Query<PauseQuery>) -> Told {
     hold(&server, query.mode.as_deref().unwrap_or("abort")).await?;
+    // As with vLLM, what is kept is kept no longer unless it is to be.
+    if query.clear_cache.unwrap_or(true) {
+        server.engine.flush().await;
+    }
     json(json!({ "status": "paused" }))
 }
 
@@ -79,9 +84,10 @@ async fn sleep(State(server): State<Arc<Server>>) -> Told {
     json(json!({ "status": "sleeping" }))
 }
 
-/// Keys and values are kept as long as the rollouts that share them live, and under one version: nothing is left to forget.
-async fn flush() -> Told {
-    json(json!({ "success": true, "message": "no prefix is kept longer than its requests live" }))
+/// `POST /reset_prefix_cache`, `/flush_cache`.
+async fn flush(State(server): State<Arc<Server>>) -> Told {
+    server.engine.flush().await;
+    json(json!({ "success": true, "message": "what was kept for later requests is forgotten" }))
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -56,6 +56,12 @@ impl Wrong {
         Wrong::new(StatusCode::REQUEST_TIMEOUT, "timeout_error", message)
     }
 
+    /// 503.
+    pub fn busy() -> Wrong {
+        let message = "too many long requests come at a time; send it again later, or in parts";
+        Wrong::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable_error", message)
+    }
+
     /// 409.
     pub fn conflict(message: impl Into<String>) -> Wrong {
         Wrong::new(StatusCode::CONFLICT, "conflict_error", message)

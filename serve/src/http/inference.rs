@@ -6,10 +6,10 @@ use axum::extract::{Request, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answers::{self, logp, reasons, usage, versions};
+use super::answers::{self, cached, logp, reasons, usage, versions};
 use super::sampling::Sampling;
 use super::{Server, Told, json, read};
-use crate::engine::{End, Piece};
+use crate::engine::{Ask, End, Piece};
 
 #[derive(Clone, Debug, Deserialize)]
 struct Generate {
@@ -19,6 +19,7 @@ struct Generate {
     sampling_params: Sampling,
     stream: Option<bool>,
     request_id: Option<String>,
+    cache_salt: Option<String>,
 }
 
 const KNOWN: [&str; 8] = [
@@ -35,7 +36,8 @@ const KNOWN: [&str; 8] = [
 /// `POST /inference/v1/generate`.
 pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> Told {
     let header = request.headers().get("x-request-id").and_then(|text| text.to_str().ok()).map(str::to_owned);
-    let Generate { token_ids, model, sampling_params, stream, request_id } = read(&server, request).await?;
+    let Generate { token_ids, model, sampling_params, stream, request_id, cache_salt } =
+        read(&server, request).await?;
     server.names_model(model.as_deref())?;
     sampling_params.unknown(&KNOWN)?;
     let streams = stream.unwrap_or(false);
@@ -43,6 +45,8 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
     let most = server.room(token_ids.len()).min(16);
     let prompt = token_ids.clone();
     let ask = sampling_params.ask(token_ids, most, server.draw(), streams)?;
+    let ask = Ask { salt: server.salt(cache_salt.as_deref())?, ..ask };
+    let raw = sampling_params.raw(&server, std::slice::from_ref(&ask))?;
     let name = request_id.or(header);
     let id = name.clone().unwrap_or_else(|| server.id("generate-tokens"));
     let asked = answers::ask(&server, vec![ask], name)?;
@@ -55,7 +59,10 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
         };
         return Ok(asked.streamed(tell, Vec::new));
     }
-    let choices = asked.whole().await?;
+    let mut choices = asked.whole().await?;
+    if let Some(raw) = raw {
+        raw.score(&server, &mut choices).await?;
+    }
     let made = choices.iter().map(|choice| choice.tokens.len() as u64).sum();
     let told: Vec<Value> = choices
         .iter()
@@ -64,7 +71,7 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
     let scored = sampling_params.prompt_logprobs.map(|_| answers::scored(&server, &prompt, choices.first()));
     json(json!({
         "request_id": id, "choices": told, "prompt_logprobs": scored, "kv_transfer_params": null,
-        "usage": usage(read, made),
+        "usage": usage(read, cached(&choices, choices.len() as u32), made),
     }))
 }
 
@@ -83,6 +90,8 @@ fn choice(
             "bytes": server.token(token).into_bytes(), "top_logprobs": [],
         })
     });
+    // Raw ones that another version would have made are none.
+    let wants = wants && (tokens.is_empty() || !logps.is_empty());
     let logprobs = wants.then(|| json!({ "content": each.collect::<Vec<_>>() }));
     let mut told = json!({
         "index": index, "token_ids": tokens, "logprobs": logprobs, "finish_reason": null, "stop_reason": null,

@@ -65,6 +65,7 @@ async fn health_generate(State(server): State<Arc<Server>>) -> Told {
         stops: Stops::default(),
         streams: false,
         scored: false,
+        salt: 0,
     };
     let asked = answers::ask(&server, vec![ask], None)?;
     match tokio::time::timeout(PATIENCE, asked.whole()).await {

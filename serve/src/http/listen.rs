@@ -6,13 +6,37 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tokio::sync::{Semaphore, watch};
 
 use super::Server;
 
+/// Connections that the system keeps until they are let in, if it keeps as many. Of those beyond some clients believe that they are connected, and wait for
+/// ever.
+const BACKLOG: u32 = 4096;
 /// How long connections may take to end once the server is told to.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// Listens at an address, `HOST:PORT`.
+///
+/// # Errors
+/// If there is no such address, or it is taken.
+pub async fn bind(address: &str) -> std::io::Result<TcpListener> {
+    let mut failed = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it stands for no address");
+    for address in lookup_host(address).await? {
+        let listened = || {
+            let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            socket.listen(BACKLOG)
+        };
+        match listened() {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
 
 /// Serves whoever connects until `over` completes; then lets no one in, ends the engine, and gives answers that are on their way a few seconds.
 ///

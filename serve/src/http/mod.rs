@@ -3,14 +3,17 @@
 mod answers;
 mod control;
 mod error;
+mod fields;
 mod inference;
 mod information;
 mod listen;
 mod openai;
+mod raw;
 mod sampling;
 mod sglang;
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +21,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
-use axum::body::{Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::middleware::{self, Next};
@@ -26,9 +28,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use doorbell_checkpoint::text::Text;
 use doorbell_npu::Published;
+use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-pub use listen::serve;
+pub use listen::{bind, serve};
 pub use sampling::key_of;
 
 use crate::engine::Engine;
@@ -57,6 +61,12 @@ pub struct Server {
     numbers: AtomicU64,
     /// Requests that a client has named, with their tickets.
     named: Mutex<HashMap<String, Vec<u64>>>,
+    /// Room for the bytes of long requests, in KiB.
+    long: Arc<Semaphore>,
+    /// Bytes of the longest token.
+    longest_token: usize,
+    /// Makes numbers of salts.
+    salts: RandomState,
     started: u64,
 }
 
@@ -93,7 +103,16 @@ pub struct Setup {
 impl Server {
     /// A server that takes nothing yet.
     pub fn new(setup: Setup) -> Arc<Server> {
-        Arc::new(Server { setup, numbers: AtomicU64::new(0), named: Mutex::default(), started: now() })
+        let token = |token| setup.text.decode(&[token]).map_or(0, |text| text.len());
+        Arc::new(Server {
+            numbers: AtomicU64::new(0),
+            named: Mutex::default(),
+            long: Arc::new(Semaphore::new(LONG * kib(setup.limits.body) as usize)),
+            longest_token: (0..setup.vocabulary).map(token).max().unwrap_or(0).max(4),
+            salts: RandomState::new(),
+            started: now(),
+            setup,
+        })
     }
 
     /// All doors.
@@ -128,8 +147,26 @@ impl Server {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tokens of a text, as the beginning of a sequence.
+    /// What a client's salt is among those of the engine: nobody can guess another's.
+    fn salt(&self, salt: Option<&str>) -> Result<u64, Wrong> {
+        match salt {
+            None => Ok(0),
+            Some("") => Err(Wrong::field("cache_salt", "cache_salt is empty; leave it out, or give a text")),
+            Some(salt) => Ok(self.salts.hash_one(salt).max(1)),
+        }
+    }
+
+    /// Tokens of a text, as the beginning of a sequence. One that has too many is refused before it is read.
     fn encode(&self, text: &str) -> Result<Vec<u32>, Wrong> {
+        let most = SHORTER * self.longest_token * self.engine.size().prompt_tokens as usize;
+        if text.len() > most {
+            let message = format!(
+                "the prompt has {} bytes, more than {} tokens can stand for; shorten it",
+                text.len(),
+                self.engine.size().prompt_tokens
+            );
+            return Err(Wrong::field("prompt", message));
+        }
         self.text.encode(text).map_err(|error| Wrong::field("prompt", error.to_string()))
     }
 
@@ -178,25 +215,60 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// Bytes of a request beyond which it needs room among the long ones: a few of the longest are read at a time.
+const SHORT: usize = 64 << 10;
+const LONG: usize = 4;
+/// How many times as long as its tokens' texts a text may be, as a tokeniser may shorten it.
+const SHORTER: usize = 4;
+
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
+}
+
 /// Reads a request whole, within limits of size and time, and as JSON.
 async fn read<T: DeserializeOwned>(server: &Server, request: Request) -> Result<T, Wrong> {
-    let bytes = read_bytes(server, request).await?;
+    // The place is held until the text is read.
+    let (bytes, _place) = read_bytes(server, request).await?;
     let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-    serde_json::from_slice(bytes)
+    fields::check(bytes)
+        .and_then(|()| serde_json::from_slice(bytes))
         .map_err(|error| Wrong::request(format!("the request is not as it should be: {error}")))
 }
 
-async fn read_bytes(server: &Server, request: Request) -> Result<Bytes, Wrong> {
+async fn read_bytes(
+    server: &Server,
+    request: Request,
+) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), Wrong> {
     let Limits { body, patience, .. } = server.limits;
     let declared = request.headers().get("content-length").and_then(|text| text.to_str().ok()?.parse().ok());
     if declared.is_some_and(|length: usize| length > body) {
         return Err(Wrong::large(body));
     }
-    match tokio::time::timeout(patience, to_bytes(request.into_body(), body)).await {
+    let mut waits = false;
+    let reading = async {
+        let (mut bytes, mut place) = (vec![], None);
+        let mut pieces = request.into_body().into_data_stream();
+        while let Some(piece) = pieces.next().await {
+            // One that has gone hears nothing.
+            let piece = piece.map_err(|_| Wrong::request("the request ended before it was whole"))?;
+            let length = bytes.len() + piece.len();
+            if length > body {
+                return Err(Wrong::large(body));
+            }
+            if length > SHORT && place.is_none() {
+                waits = true;
+                let room = server.long.clone().acquire_many_owned(kib(declared.unwrap_or(body)).max(1));
+                place = room.await.ok();
+                waits = false;
+            }
+            bytes.extend_from_slice(&piece);
+        }
+        Ok((bytes, place))
+    };
+    match tokio::time::timeout(patience, reading).await {
+        Err(_) if waits => Err(Wrong::busy()),
         Err(_) => Err(Wrong::slow()),
-        Ok(Ok(bytes)) => Ok(bytes),
-        // A body that is too long, or a connection that has gone, which hears nothing.
-        Ok(Err(_)) => Err(Wrong::large(body)),
+        Ok(read) => read,
     }
 }
 

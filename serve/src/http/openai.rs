@@ -1,23 +1,24 @@
 //! OpenAI's doors, with the fields that vLLM adds to them.
 
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::extract::{Request, State};
 use axum::http::HeaderValue;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
-use super::answers::{self, Choice, logp, reasons, usage, versions};
+use super::answers::{self, Choice, cached, logp, reasons, usage, versions};
 use super::error::Wrong;
 use super::sampling::Sampling;
 use super::{Server, Told, now, read};
 use crate::engine::{Ask, Piece};
-use crate::fault;
 
 /// A prompt, or several, as text or tokens.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug)]
 pub enum Prompt {
     /// A text.
     Text(String),
@@ -27,6 +28,93 @@ pub enum Prompt {
     Texts(Vec<String>),
     /// Tokens of several.
     Many(Vec<Vec<u32>>),
+}
+
+/// Read as it comes: kept as values first, a long prompt would take many times its own length.
+impl<'de> Deserialize<'de> for Prompt {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Prompt, D::Error> {
+        from.deserialize_any(OfPrompt)
+    }
+}
+
+struct OfPrompt;
+
+impl<'de> Visitor<'de> for OfPrompt {
+    type Value = Prompt;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a Prompt: a text, tokens, or a list of either")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Prompt, E> {
+        Ok(Prompt::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Prompt, A::Error> {
+        let mut prompt = match list.next_element()? {
+            None => return Ok(Prompt::Tokens(vec![])),
+            Some(Part::Token(token)) => Prompt::Tokens(vec![token]),
+            Some(Part::Text(text)) => Prompt::Texts(vec![text]),
+            Some(Part::Tokens(tokens)) => Prompt::Many(vec![tokens]),
+        };
+        loop {
+            match &mut prompt {
+                Prompt::Text(_) => return Ok(prompt),
+                Prompt::Tokens(all) => match list.next_element()? {
+                    Some(token) => all.push(token),
+                    None => return Ok(prompt),
+                },
+                Prompt::Texts(all) => match list.next_element()? {
+                    Some(text) => all.push(text),
+                    None => return Ok(prompt),
+                },
+                Prompt::Many(all) => match list.next_element()? {
+                    Some(tokens) => all.push(tokens),
+                    None => return Ok(prompt),
+                },
+            }
+        }
+    }
+}
+
+/// The first of a list.
+enum Part {
+    Token(u32),
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+impl<'de> Deserialize<'de> for Part {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Part, D::Error> {
+        from.deserialize_any(OfPart)
+    }
+}
+
+struct OfPart;
+
+impl<'de> Visitor<'de> for OfPart {
+    type Value = Part;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a token, a text, or a list of tokens, as parts of a Prompt")
+    }
+
+    fn visit_u64<E: de::Error>(self, token: u64) -> Result<Part, E> {
+        let bad = |_| de::Error::custom(format!("{token} is no token of a Prompt"));
+        u32::try_from(token).map(Part::Token).map_err(bad)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Part, E> {
+        Ok(Part::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Part, A::Error> {
+        let mut tokens = vec![];
+        while let Some(token) = list.next_element()? {
+            tokens.push(token);
+        }
+        Ok(Part::Tokens(tokens))
+    }
 }
 
 /// What both doors read beside sampling.
@@ -40,6 +128,7 @@ struct Common {
     return_token_ids: Option<bool>,
     return_tokens_as_token_ids: Option<bool>,
     echo: Option<bool>,
+    cache_salt: Option<String>,
     #[serde(flatten)]
     sampling: Sampling,
 }
@@ -68,10 +157,9 @@ struct Wants {
     usage: bool,
 }
 
-const KNOWN: [&str; 22] = [
+const KNOWN: [&str; 21] = [
     "add_special_tokens",
     "add_generation_prompt",
-    "cache_salt",
     "chat_template_kwargs",
     "continue_final_message",
     "documents",
@@ -99,6 +187,23 @@ struct Completions {
     logprobs: Option<u32>,
     #[serde(flatten)]
     common: Common,
+}
+
+/// Tokens of answers that are told as they come, and those of their prompts that were kept.
+#[derive(Clone, Debug, Default)]
+struct Counts(Arc<(AtomicU64, AtomicU64)>);
+
+impl Counts {
+    fn count(&self, piece: &Piece) {
+        self.0.0.fetch_add(piece.tokens.len() as u64, Ordering::Relaxed);
+        if piece.member == 0 && piece.end.is_some() {
+            self.0.1.fetch_add(piece.cached.into(), Ordering::Relaxed);
+        }
+    }
+
+    fn usage(&self, prompts: u64) -> Value {
+        usage(prompts, self.0.1.load(Ordering::Relaxed), self.0.0.load(Ordering::Relaxed))
+    }
 }
 
 /// Tells which fields were left alone.
@@ -137,14 +242,16 @@ pub async fn completions(State(server): State<Arc<Server>>, request: Request) ->
     if streams && (echo || scores) {
         return Err(Wrong::field("stream", "echo and prompt_logprobs come whole; leave out stream"));
     }
+    let salt = server.salt(common.cache_salt.as_deref())?;
     let asks = prompts.iter().map(|prompt| {
         // OpenAI's own default.
         let most = server.room(prompt.len()).min(16);
         let ask = common.sampling.ask(prompt.clone(), most, server.draw(), streams)?;
-        Ok(Ask { scored: ask.scored || echo && logprobs.is_some(), ..ask })
+        Ok(Ask { scored: ask.scored || echo && logprobs.is_some(), salt, ..ask })
     });
     let asks = asks.collect::<Result<Vec<Ask>, Wrong>>()?;
     let members = common.sampling.n;
+    let raw = common.sampling.raw(&server, &asks)?;
     let asked = answers::ask(&server, asks, common.request_id.clone())?;
     let wants = common.wants(logprobs.is_some());
     let id = common.request_id.clone().unwrap_or_else(|| server.id("cmpl"));
@@ -155,10 +262,10 @@ pub async fn completions(State(server): State<Arc<Server>>, request: Request) ->
     if streams {
         let mut offsets = vec![0; prompts.len() * members as usize];
         let mut begun = vec![false; offsets.len()];
-        let counts = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let counts = Counts::default();
         let (counted, of, shape) = (counts.clone(), server.clone(), head.clone());
         let tell = move |index: u32, piece: Piece| {
-            counted.fetch_add(piece.tokens.len() as u64, std::sync::atomic::Ordering::Relaxed);
+            counted.count(&piece);
             let offset = &mut offsets[index as usize];
             let prompt = &prompts[index as usize / members as usize];
             let first = !std::mem::replace(&mut begun[index as usize], true);
@@ -175,13 +282,15 @@ pub async fn completions(State(server): State<Arc<Server>>, request: Request) ->
         let last = move || match wants.usage {
             false => vec![],
             true => {
-                let made = counts.load(std::sync::atomic::Ordering::Relaxed);
-                vec![with(&head, json!({ "choices": [], "usage": usage(read, made) }))]
+                vec![with(&head, json!({ "choices": [], "usage": counts.usage(read) }))]
             }
         };
         return Ok(noted(asked.streamed(tell, last), &ignored));
     }
-    let choices = asked.whole().await?;
+    let mut choices = asked.whole().await?;
+    if let Some(raw) = raw {
+        raw.score(&server, &mut choices).await?;
+    }
     let made = choices.iter().map(|choice| choice.tokens.len() as u64).sum();
     let told: Vec<Value> = choices
         .iter()
@@ -201,10 +310,8 @@ pub async fn completions(State(server): State<Arc<Server>>, request: Request) ->
             told
         })
         .collect();
-    let mut body = with(&head, json!({ "choices": told, "usage": usage(read, made) }));
-    let fault = server.engine.size().fault;
-    let cached: u32 = prompts.iter().map(|prompt| fault::cached(fault, prompt)).sum();
-    body["usage"]["prompt_tokens_details"] = json!({ "cached_tokens": cached });
+    let usage = usage(read, cached(&choices, members), made);
+    let body = with(&head, json!({ "choices": told, "usage": usage }));
     Ok(noted(axum::Json(body).into_response(), &ignored))
 }
 
@@ -237,6 +344,8 @@ pub async fn chat(State(server): State<Arc<Server>>, request: Request) -> Told {
     let prompt = server.chat_prompt(messages, tools).await?;
     let most = server.room(prompt.len()).max(1);
     let ask = common.sampling.ask(prompt.clone(), most, server.draw(), streams)?;
+    let ask = Ask { salt: server.salt(common.cache_salt.as_deref())?, ..ask };
+    let raw = common.sampling.raw(&server, std::slice::from_ref(&ask))?;
     let asked = answers::ask(&server, vec![ask], common.request_id.clone())?;
     let wants = common.wants(logprobs.unwrap_or(false));
     let id = common.request_id.clone().unwrap_or_else(|| server.id("chatcmpl"));
@@ -245,10 +354,10 @@ pub async fn chat(State(server): State<Arc<Server>>, request: Request) -> Told {
     if streams {
         let shape = head("chat.completion.chunk");
         let mut begun = vec![false; common.sampling.n as usize];
-        let counts = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let counts = Counts::default();
         let (counted, of, last_shape) = (counts.clone(), server.clone(), shape.clone());
         let tell = move |index: u32, piece: Piece| {
-            counted.fetch_add(piece.tokens.len() as u64, std::sync::atomic::Ordering::Relaxed);
+            counted.count(&piece);
             let mut told = vec![];
             if !std::mem::replace(&mut begun[index as usize], true) {
                 let choice = json!({
@@ -274,17 +383,19 @@ pub async fn chat(State(server): State<Arc<Server>>, request: Request) -> Told {
         let last = move || match wants.usage {
             false => vec![],
             true => {
-                let made = counts.load(std::sync::atomic::Ordering::Relaxed);
-                vec![with(&last_shape, json!({ "choices": [], "usage": usage(read, made) }))]
+                vec![with(&last_shape, json!({ "choices": [], "usage": counts.usage(read) }))]
             }
         };
         return Ok(noted(asked.streamed(tell, last), &ignored));
     }
-    let choices = asked.whole().await?;
+    let mut choices = asked.whole().await?;
+    if let Some(raw) = raw {
+        raw.score(&server, &mut choices).await?;
+    }
     let made = choices.iter().map(|choice| choice.tokens.len() as u64).sum();
     let told: Vec<Value> = choices
         .iter()
-        .map(|Choice { index, tokens, logps, text, end }| {
+        .map(|Choice { index, tokens, logps, text, end, .. }| {
             let mut told = json!({
                 "index": index,
                 "message": { "role": "assistant", "content": text, "refusal": null },
@@ -295,7 +406,8 @@ pub async fn chat(State(server): State<Arc<Server>>, request: Request) -> Told {
             told
         })
         .collect();
-    let mut body = with(&head("chat.completion"), json!({ "choices": told, "usage": usage(read, made) }));
+    let usage = usage(read, cached(&choices, choices.len() as u32), made);
+    let mut body = with(&head("chat.completion"), json!({ "choices": told, "usage": usage }));
     if wants.ids {
         body["prompt_token_ids"] = json!(prompt);
     }
@@ -407,6 +519,10 @@ fn parallel(server: &Server, tokens: &[u32], logps: &[i32], offset: &mut usize, 
     if !wants.logprobs {
         return Value::Null;
     }
+    // Raw ones that another version would have made.
+    if logps.is_empty() && !tokens.is_empty() {
+        return Value::Null;
+    }
     let (mut names, mut values, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
     for (&token, &word) in tokens.iter().zip(logps) {
         let text = server.token(token);
@@ -422,7 +538,7 @@ fn parallel(server: &Server, tokens: &[u32], logps: &[i32], offset: &mut usize, 
 
 /// Log-probabilities as a list of tokens.
 fn content(server: &Server, tokens: &[u32], logps: &[i32], wants: Wants) -> Value {
-    if !wants.logprobs {
+    if !wants.logprobs || logps.is_empty() && !tokens.is_empty() {
         return Value::Null;
     }
     let each = tokens.iter().zip(logps).map(|(&token, &word)| {

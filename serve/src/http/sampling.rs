@@ -6,7 +6,9 @@ use doorbell_runtime::pipeline::Draws;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::Server;
 use super::error::Wrong;
+use super::raw::Raw;
 use crate::engine::{Ask, Stops};
 
 /// One text, or several.
@@ -40,6 +42,7 @@ pub struct Sampling {
     pub ignore_eos: Option<bool>,
     pub include_stop_str_in_output: Option<bool>,
     pub prompt_logprobs: Option<u32>,
+    pub logprobs_mode: Option<String>,
     #[serde(flatten)]
     pub rest: Map<String, Value>,
 }
@@ -59,6 +62,7 @@ impl Default for Sampling {
             ignore_eos: None,
             include_stop_str_in_output: None,
             prompt_logprobs: None,
+            logprobs_mode: None,
             rest: Map::new(),
         }
     }
@@ -145,6 +149,24 @@ impl Sampling {
         }
     }
 
+    /// Whether log-probabilities are to be those before temperature and truncation, by vLLM's names.
+    pub fn wants_raw(&self) -> Result<bool, Wrong> {
+        match self.logprobs_mode.as_deref() {
+            None | Some("processed_logprobs") => Ok(false),
+            Some("raw_logprobs") => Ok(true),
+            Some(mode) => {
+                let message =
+                    format!("logprobs_mode is {mode}; it must be processed_logprobs or raw_logprobs");
+                Err(Wrong::field("logprobs_mode", message))
+            }
+        }
+    }
+
+    /// What scores the answers to these asks, if raw log-probabilities are wanted.
+    pub fn raw(&self, server: &Server, asks: &[Ask]) -> Result<Option<Raw>, Wrong> {
+        if self.wants_raw()? { Raw::new(server, asks).map(Some) } else { Ok(None) }
+    }
+
     /// The ask that this makes of a prompt; `key` draws where the client gave no seed, and an answer is `most` tokens long at most where it says
     /// nothing.
     pub fn ask(&self, prompt: Vec<u32>, most: u32, key: u64, streams: bool) -> Result<Ask, Wrong> {
@@ -200,6 +222,7 @@ impl Sampling {
             },
             streams,
             scored: self.scores()?,
+            salt: 0,
         })
     }
 }

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::answers::{self, Choice, logp, versions};
 use super::error::Wrong;
 use super::openai::Prompt;
+use super::raw::Raw;
 use super::sampling::{Sampling, Texts};
 use super::{Server, Told, json, read};
-use crate::engine::{End, Finish, Piece};
-use crate::fault;
+use crate::engine::{Ask, End, Finish, Piece};
 
 /// One of something, or one for each prompt.
 #[derive(Clone, Debug, Deserialize)]
@@ -32,6 +32,8 @@ struct Generate {
     logprob_start_len: Option<i64>,
     stream: Option<bool>,
     rid: Option<Texts>,
+    #[serde(alias = "extra_key")]
+    cache_salt: Option<String>,
 }
 
 const KNOWN: [&str; 4] =
@@ -40,8 +42,16 @@ const KNOWN: [&str; 4] =
 /// `POST /generate`.
 pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> Told {
     let began = Instant::now();
-    let Generate { input_ids, text, sampling_params, return_logprob, logprob_start_len, stream, rid } =
-        read(&server, request).await?;
+    let Generate {
+        input_ids,
+        text,
+        sampling_params,
+        return_logprob,
+        logprob_start_len,
+        stream,
+        rid,
+        cache_salt,
+    } = read(&server, request).await?;
     let (prompts, many) = match (input_ids, text) {
         (Some(Prompt::Tokens(tokens)), None) => (vec![tokens], false),
         (Some(Prompt::Many(prompts)), None) => (prompts, true),
@@ -66,13 +76,18 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
         }),
     };
     let streams = stream.unwrap_or(false);
+    let salt = server.salt(cache_salt.as_deref())?;
     let mut asks = vec![];
+    let mut raws = false;
     for (place, prompt) in prompts.iter().enumerate() {
         let params = params(place)?;
         params.unknown(&KNOWN)?;
         let room = server.room(prompt.len()).clamp(1, 128);
-        asks.push(params.ask(prompt.clone(), room, server.draw(), streams)?);
+        let ask = params.ask(prompt.clone(), room, server.draw(), streams)?;
+        asks.push(Ask { salt, ..ask });
+        raws |= params.wants_raw()?;
     }
+    let raw = if raws { Some(Raw::new(&server, &asks)?) } else { None };
     let logprobs = match return_logprob {
         Some(Each::One(wants)) => wants,
         Some(Each::Many(wants)) => wants.contains(&true),
@@ -93,11 +108,9 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
     let id = names.clone().unwrap_or_else(|| server.id("rid"));
     let asked = answers::ask(&server, asks, names)?;
     let total = prompts.len() as u32 * members;
-    let fault = server.engine.size().fault;
-    let cached: Vec<u32> = prompts.iter().map(|prompt| fault::cached(fault, prompt)).collect();
     let tell = move |server: &Server, choice: &Choice, whole: bool| {
         let place = (choice.index / members) as usize;
-        let meta = Meta { id: &id, prompt: &prompts[place], cached: cached[place], began, logprobs, scored };
+        let meta = Meta { id: &id, prompt: &prompts[place], began, logprobs, scored };
         told(server, choice, whole, &meta)
     };
     if streams {
@@ -107,6 +120,7 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
             tokens: vec![],
             logps: vec![],
             text: String::new(),
+            cached: 0,
             end: End {
                 finish: Finish::Length,
                 versions: vec![],
@@ -121,6 +135,7 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
             choice.tokens.extend(piece.tokens);
             choice.logps.extend(piece.logps);
             choice.text.push_str(&piece.text);
+            choice.cached = piece.cached;
             let whole = piece.end.is_some();
             if let Some(end) = piece.end {
                 choice.end = end;
@@ -133,7 +148,10 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
         };
         return Ok(asked.streamed(each, Vec::new));
     }
-    let choices = asked.whole().await?;
+    let mut choices = asked.whole().await?;
+    if let Some(raw) = raw {
+        raw.score(&server, &mut choices).await?;
+    }
     let mut all: Vec<Value> = choices.iter().map(|choice| tell(&server, choice, true)).collect();
     match all.pop() {
         Some(only) if all.is_empty() && !many => json(only),
@@ -147,7 +165,6 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
 struct Meta<'a> {
     id: &'a str,
     prompt: &'a [u32],
-    cached: u32,
     began: Instant,
     logprobs: bool,
     /// From which token of the prompt on it was scored.
@@ -155,7 +172,7 @@ struct Meta<'a> {
 }
 
 fn told(server: &Server, choice: &Choice, whole: bool, meta: &Meta<'_>) -> Value {
-    let Choice { tokens, logps, text, end, .. } = choice;
+    let Choice { tokens, logps, text, cached, end, .. } = choice;
     let finish = match &end.finish {
         _ if !whole => Value::Null,
         Finish::Length => json!({ "type": "length", "length": tokens.len() }),
@@ -168,7 +185,7 @@ fn told(server: &Server, choice: &Choice, whole: bool, meta: &Meta<'_>) -> Value
     let version = end.versions.last().map_or_else(|| server.engine.version(), |span| span.version.clone());
     let mut info = json!({
         "id": meta.id, "finish_reason": finish, "prompt_tokens": meta.prompt.len(), "completion_tokens": tokens.len(),
-        "cached_tokens": meta.cached, "weight_version": version, "weight_versions": versions(&end.versions),
+        "cached_tokens": cached, "weight_version": version, "weight_versions": versions(&end.versions),
         "prompt_weight_versions": versions(&end.prompt_versions),
         "e2e_latency": meta.began.elapsed().as_secs_f64(),
     });

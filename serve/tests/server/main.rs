@@ -2,5 +2,6 @@
 
 mod answers;
 mod control;
+mod kept;
 mod refusals;
 mod running;

@@ -37,6 +37,7 @@ pub fn size() -> Size {
         prompt_tokens: 32,
         answer_tokens: 64,
         blocks: 256,
+        keeps: true,
         waiting: 4096,
         checkpoint: 5,
         seed: 1,
@@ -142,7 +143,7 @@ impl Running {
         loop {
             let values = self.server.engine.metrics().counters.values();
             let load = self.server.engine.load();
-            if load.live == 0 && values.kv_blocks_in_use == 0 && values.groups_open == 0 {
+            if load.live == 0 && values.kv_blocks_in_use == values.kv_blocks_cold && values.groups_open == 0 {
                 return;
             }
             assert!(since.elapsed() < Duration::from_secs(10), "{load:?} lives: {values:?}");
@@ -184,6 +185,17 @@ impl Running {
         }
         let given = Given { prompt, tokens: &tokens, logps: Some(&logps), blocks: None };
         given.check(&of, sampling)
+    }
+
+    /// The same of one whose prompt only the version of its answer may have made.
+    pub fn check_alone(&self, prompt: &[u32], choice: &Value, sampling: Sampling) -> Result<(), String> {
+        let names =
+            |key: &str| choice[key].as_array().unwrap().iter().map(|span| span["version"].clone()).collect();
+        let [before, after]: [Vec<Value>; 2] = ["prompt_weight_versions", "weight_versions"].map(names);
+        match before.iter().find(|name| after.first().is_some_and(|first| first != *name)) {
+            Some(name) => Err(format!("{name} made a part of the prompt, and {after:?} the answer")),
+            None => self.check(prompt, choice, sampling),
+        }
     }
 
     /// The weights of a version, by its name.

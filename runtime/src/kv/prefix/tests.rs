@@ -5,6 +5,8 @@ use super::*;
 use proptest::prelude::*;
 use rstest::rstest;
 
+mod kept;
+
 const B: u32 = 256;
 
 /// Blocks of 256 tokens, so two for each piece of a prompt.
@@ -23,7 +25,7 @@ fn config(sharing: Sharing, answer_start: AnswerStart, blocks: u32) -> PrefixCon
 }
 
 fn group(prefix: &[u32], prompt_tokens: u32, members: u32, answer_tokens: u32) -> Group<'_> {
-    Group { prefix, prompt_tokens, domain: 0, members, answer_tokens }
+    Group { prefix, prompt_tokens, domain: 0, salt: 0, members, answer_tokens }
 }
 
 #[test]

@@ -231,12 +231,14 @@ impl Setup {
 #[rstest]
 fn r27_trajectories_are_the_oracles(
     #[values((1, 0, true), (4, 7, false))] (group, checkpoint, roomy): (u32, u32, bool),
-    #[values(0, 1, 45, 64)] prefill_tokens: u32,
+    #[values((0, Sharing::Requests), (1, Sharing::Requests), (45, Sharing::Requests), (64, Sharing::Requests), (0, Sharing::Tokens), (45, Sharing::Tokens))]
+    (prefill_tokens, sharing): (u32, Sharing),
 ) {
     let count = if prefill_tokens == 1 { 12 } else { 24 };
     let options = Options { slots: 16, group, checkpoint, ..Options::default() };
     let mut setup = setup(requests(count, 3), options, prefill_tokens);
     setup.blocks = if roomy { 2048 } else { setup.least_blocks() };
+    setup.sharing = sharing;
     let (mut pipeline, stored) = setup.run_checked();
     assert_eq!(stored.len() as u64, count * u64::from(group));
     let counts = pipeline.kv_counts();
@@ -265,11 +267,13 @@ fn r26_a_rollout_that_gave_its_blocks_back_goes_on_in_others(#[case] group: u32,
 #[rstest]
 fn r20_versions_come_while_rollouts_run(
     #[values(PolicyMode::Wait, PolicyMode::Keep, PolicyMode::Abort)] mode: PolicyMode,
-    #[values((1, 0), (3, 45))] (group, prefill_tokens): (u32, u32),
+    #[values((1, 0, Sharing::Requests), (3, 45, Sharing::Requests), (3, 45, Sharing::Tokens))]
+    (group, prefill_tokens, sharing): (u32, u32, Sharing),
 ) {
     let options = Options { slots: 12, group, checkpoint: 9, ..Options::default() };
     let mut setup = setup(requests(60, 11), options, prefill_tokens);
     (setup.blocks, setup.publish, setup.spans) = (256, Some((100, mode)), 40);
+    setup.sharing = sharing;
     let (pipeline, stored) = setup.run_checked();
     let values = pipeline.metrics.counters.values();
     assert!(values.publishes > 2, "{}", values.publishes);
@@ -303,6 +307,7 @@ fn no_order_of_events_changes_a_byte(#[values(0, 1, 2, 3)] quarter: u64) {
             setup(requests(14, seed), Options { credits, ..options }, [0, 20, 32, 100][draw(9, 4) as usize])
                 .swapping([0, 3, 100][draw(17, 3) as usize]);
         setup.seed = seed;
+        setup.sharing = [Sharing::Requests, Sharing::Tokens][draw(18, 2) as usize];
         setup.blocks = setup.least_blocks() + draw(10, 60);
         setup.queues = 1 + draw(11, 3) as u8;
         setup.functions = setup.queues;

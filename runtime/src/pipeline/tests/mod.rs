@@ -43,6 +43,8 @@ struct Setup {
     eos_threshold: u32,
     reward_threshold: i32,
     blocks: u32,
+    /// Who shares these.
+    sharing: Sharing,
     /// Queue pairs of the device, and functions.
     queues: u8,
     functions: u8,
@@ -92,6 +94,7 @@ impl Setup {
             eos_threshold: 0,
             reward_threshold: 0,
             blocks: 16_384,
+            sharing: Sharing::Requests,
             queues: 1,
             functions: 1,
             less: Features {
@@ -118,7 +121,7 @@ impl Setup {
         let longest = self.options.language.map_or(0, |_| self.options.max_output_tokens + 32);
         let config = PrefixConfig {
             blocks: self.blocks,
-            sharing: Sharing::Requests,
+            sharing: self.sharing,
             prefixes: self.options.slots,
             branches: self.options.slots,
             prompt_tokens: longest + self.requests.iter().map(|request| request.prompt_tokens).max().unwrap(),

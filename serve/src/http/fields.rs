@@ -1,0 +1,138 @@
+//! How many values the fields of a request have, counted as they come: kept, each would take many times the bytes that it has in the request.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// Values of a field, those that it consists of among them.
+const MOST: u32 = 1 << 12;
+/// The same of parameters, which may come for each prompt, and of a chat, whose parts are values.
+const OF_PARAMETERS: u32 = 1 << 16;
+const OF_CHAT: u32 = 1 << 20;
+
+/// Checks that no field has more values than any client sends. Prompts have their own form, in which a token is four bytes.
+///
+/// # Errors
+/// What is wrong: a field that has more, or a request that is no object.
+pub fn check(bytes: &[u8]) -> Result<(), serde_json::Error> {
+    let mut from = serde_json::Deserializer::from_slice(bytes);
+    from.deserialize_map(Fields)
+}
+
+struct Fields;
+
+impl<'de> Visitor<'de> for Fields {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with the fields of a request")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        while let Some(name) = fields.next_key::<Cow<'de, str>>()? {
+            let most = match &*name {
+                "prompt" | "input_ids" | "token_ids" | "text" | "tokens" => {
+                    fields.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+                "messages" | "tools" => OF_CHAT,
+                "sampling_params" => OF_PARAMETERS,
+                _ => MOST,
+            };
+            let mut left = most;
+            fields.next_value_seed(Count { name: &name, most, left: &mut left })?;
+        }
+        Ok(())
+    }
+}
+
+/// Counts a value and those in it.
+struct Count<'a> {
+    name: &'a str,
+    most: u32,
+    left: &'a mut u32,
+}
+
+impl Count<'_> {
+    fn again(&mut self) -> Count<'_> {
+        Count { name: self.name, most: self.most, left: self.left }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Count<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        *self.left = self.left.checked_sub(1).ok_or_else(|| {
+            de::Error::custom(format!("{} has more than {} values; send fewer", self.name, self.most))
+        })?;
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Count<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+        while list.next_element_seed(self.again())?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut fields: A) -> Result<(), A::Error> {
+        while fields.next_key::<IgnoredAny>()?.is_some() {
+            fields.next_value_seed(self.again())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_too_many_values_is_told_and_prompts_are_not() {
+        let list = |count: usize| format!("[{}1]", "1,".repeat(count - 1));
+        let most = MOST as usize - 1;
+        assert!(
+            check(format!("{{\"prompt\": {}, \"stop\": {}}}", list(100_000), list(most)).as_bytes()).is_ok()
+        );
+        for bad in [list(most + 1), format!("[[{}]]", list(most)), format!("{{\"a\": {}}}", list(most + 1))] {
+            let told = check(format!("{{\"a\": 1, \"junk\": {bad}}}").as_bytes()).unwrap_err().to_string();
+            assert!(told.starts_with("junk has more than 4096 values"), "{told}");
+        }
+        assert!(check(b"[1, 2]").unwrap_err().to_string().contains("expected an object"));
+        assert!(
+            check(b"{}").is_ok() && check(b"{\"a\": [null, true, -1, 1, 1.5, \"x\", {\"b\": []}]}").is_ok()
+        );
+    }
+}
