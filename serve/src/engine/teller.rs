@@ -533,7 +533,7 @@ mod tests {
         };
         teller.admitted(7, Job { ticket: 0, ask, to, cancelled: Arc::default(), fault: None, wait: None });
         let lost = Lost { rollout: RolloutId::from_bits(0), request: 7, member: 0, why: Unstored::Aborted };
-        teller.lost(&lost, Cut { tokens: tokens.to_vec(), logps: vec![], spans: vec![], cached: 0 });
+        teller.lost(&lost, (tokens.to_vec(), vec![]), &Made { answer: vec![], prompt: vec![], cached: 0 });
         let piece = pieces.try_recv().unwrap();
         assert_eq!(piece.tokens, tokens);
         piece.end.unwrap().finish
