@@ -507,6 +507,10 @@ impl Pipeline {
             }
         }
         self.kv.release_prefix(prefix)?;
+        if self.groups[index as usize].left == 0 {
+            // Its members have ended before its PREFILL, so no end of theirs tells of these blocks.
+            self.publish_blocks();
+        }
         Ok(())
     }
 
