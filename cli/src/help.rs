@@ -112,6 +112,18 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
         "Clients",
         &["listen", "api_key", "max_waiting", "max_connections", "max_body", "request_timeout"],
     ),
+    ("serve", "Language model", &["model", "served_model_name", "weight_version", "chat_template", "seed"]),
+    ("serve", "Device", &["device", "workers"]),
+    (
+        "serve",
+        "Rollouts",
+        &["slots", "max_prompt", "max_answer", "kv_blocks", "no_prefix_cache", "checkpoint"],
+    ),
+    (
+        "serve",
+        "Clients",
+        &["listen", "api_key", "max_waiting", "max_connections", "max_body", "request_timeout"],
+    ),
 ];
 
 /// Examples: the words of the command, and what each line of it does.

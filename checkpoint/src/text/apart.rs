@@ -14,17 +14,40 @@ use doorbell_lm::limits::{TEMPLATE_MEMORY, TEMPLATE_SECONDS};
 
 /// One at a time: a child that was forked meanwhile would hold the pipe of this one open.
 static GATE: Mutex<()> = Mutex::new(());
+/// Children at most for one piece of work.
+const ATTEMPTS: u32 = 2;
 
 /// What the work gives, of at most `output` bytes. It runs in a copy of this process that has the calling thread and no other, so it must wait for no
 /// other thread and no lock. Nothing that it prints is seen.
 ///
+/// The standard library takes a lock when it reports a panic or a lack of memory. Where another thread had that lock as the copy was made, the copy waits for ever: it
+/// is given up at the deadline, and the work runs once more.
+///
 /// # Errors
 /// What the work says, a limit that it exceeded, or why there is no such process.
-pub(super) fn apart(output: u64, work: impl FnOnce() -> Result<String, String>) -> Result<String, String> {
+pub(super) fn apart(output: u64, work: impl Fn() -> Result<String, String>) -> Result<String, String> {
     let memory = TEMPLATE_MEMORY.value()?;
     let seconds = TEMPLATE_SECONDS.value()?;
-    let cannot = |error: io::Error| format!("no process could be started for it: {error}");
     let _gate = GATE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    // The kernel counts the seconds in which the child runs. By the clock there are more, as other work may be in its way.
+    let patience = Duration::from_secs(6 * seconds.min(1 << 20));
+    for _ in 0..ATTEMPTS {
+        if let Some(result) = attempt(output, memory, seconds, patience, &work)? {
+            return result;
+        }
+    }
+    Err(TEMPLATE_SECONDS.exceeded(seconds))
+}
+
+/// What came of the work in one child, or `None` if it had not come within `patience`. The error says why there is no child.
+fn attempt(
+    output: u64,
+    memory: u64,
+    seconds: u64,
+    patience: Duration,
+    work: impl Fn() -> Result<String, String>,
+) -> Result<Option<Result<String, String>>, String> {
+    let cannot = |error: io::Error| format!("no process could be started for it: {error}");
     let space = mapped().map_err(cannot)?.saturating_add(memory);
     let null = OpenOptions::new().write(true).open("/dev/null").map_err(cannot)?;
     let (mut reader, writer) = io::pipe().map_err(cannot)?;
@@ -41,8 +64,7 @@ pub(super) fn apart(output: u64, work: impl FnOnce() -> Result<String, String>) 
         }
         _ => drop(writer),
     }
-    // The kernel counts the seconds in which the child runs. By the clock there are more, as other work may be in its way.
-    let deadline = Instant::now() + Duration::from_secs(6 * seconds.min(1 << 20));
+    let deadline = Instant::now() + patience;
     let got = receive(&mut reader, output, deadline);
     // SAFETY: the child was not waited for, so the number is still its own.
     unsafe { libc::kill(child, libc::SIGKILL) };
@@ -51,15 +73,15 @@ pub(super) fn apart(output: u64, work: impl FnOnce() -> Result<String, String>) 
     while unsafe { libc::waitpid(child, &raw mut status, 0) } == -1
         && io::Error::last_os_error().kind() == ErrorKind::Interrupted
     {}
-    match got {
-        Ok(result) => result,
-        Err(error) if error.kind() == ErrorKind::TimedOut => Err(TEMPLATE_SECONDS.exceeded(seconds)),
+    Ok(match got {
+        Ok(result) => Some(result),
+        Err(error) if error.kind() == ErrorKind::TimedOut => None,
         Err(_) if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGXCPU => {
-            Err(TEMPLATE_SECONDS.exceeded(seconds))
+            Some(Err(TEMPLATE_SECONDS.exceeded(seconds)))
         }
         // An allocation that fails, or a stack that ends, ends the process.
-        Err(_) => Err(TEMPLATE_MEMORY.exceeded(memory)),
-    }
+        Err(_) => Some(Err(TEMPLATE_MEMORY.exceeded(memory))),
+    })
 }
 
 /// Bytes of address space that this process has.
@@ -165,6 +187,23 @@ mod tests {
         let told = apart(99, || Ok(black_box("x".repeat(1 << 30)).len().to_string())).unwrap_err();
         assert!(told.contains("DOORBELL_LIMIT_TEMPLATE_MEMORY=N raises"), "{told}");
         assert!(apart(99, || Ok(black_box("x".repeat(100 << 20)).len().to_string())).is_ok());
+    }
+
+    #[test]
+    fn a_child_that_waits_for_ever_is_given_up() {
+        let first = tempfile::NamedTempFile::new().unwrap();
+        // The first child waits, as for a lock of a thread that it has not.
+        let work = || {
+            if fs::remove_file(first.path()).is_ok() {
+                loop {
+                    std::thread::park();
+                }
+            }
+            Ok("there".into())
+        };
+        let patience = Duration::from_millis(500);
+        assert_eq!(attempt(99, 64 << 20, 5, patience, work), Ok(None));
+        assert_eq!(attempt(99, 64 << 20, 5, Duration::from_secs(30), work), Ok(Some(Ok("there".into()))));
     }
 
     #[test]

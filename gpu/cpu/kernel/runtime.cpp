@@ -662,8 +662,9 @@ bool is_of_another(const void* address, uint64_t bytes) {
   }
   if (in_caches < ranges.caches_bytes && bytes <= ranges.caches_bytes - in_caches) return true;
   if (at - ranges.pages < ranges.pages_bytes && bytes <= ranges.pages_bytes - (at - ranges.pages)) return true;
+  if (at - ranges.benches < ranges.benches_bytes && bytes <= ranges.benches_bytes - (at - ranges.benches)) return true;
   char text[128];
-  std::snprintf(text, sizeof text, "block %u accesses %llu bytes at %p, which is no model, no cache and no page", block->index,
+  std::snprintf(text, sizeof text, "block %u accesses %llu bytes at %p, which is no model, no cache, no page and no team's", block->index,
                 static_cast<unsigned long long>(bytes), address);
   block->device.complain(text);
   // Before it follows what it read there.
@@ -766,7 +767,8 @@ extern "C" Device* doorbell_cpu_start(const doorbell_cpu_options* options) {
   device->ranges = cpu::Ranges{reinterpret_cast<uintptr_t>(device->models.get()), reinterpret_cast<uintptr_t>(device->caches.get()),
                                3 * options->queues * options->model_bytes, options->model_bytes,
                                caches * options->cache_bytes, reinterpret_cast<uintptr_t>(device->models.get()),
-                               reinterpret_cast<uintptr_t>(device->pages.get()), pages};
+                               reinterpret_cast<uintptr_t>(device->pages.get()), pages,
+                               reinterpret_cast<uintptr_t>(device->benches.get()), options->language_blocks * device->bench_bytes};
   const uint32_t grid = options->queues + options->worker_blocks + options->language_blocks;
   for (uint32_t k = 0; k < grid; k++)
     device->blocks.push_back(std::make_unique<cpu::Block>(*device, k, grid, sizes.block_threads));

@@ -79,10 +79,12 @@ struct Ranges {
   uintptr_t last = 0;  // the model that was streamed from last
   uintptr_t pages = 0;
   uint64_t pages_bytes = 0;
+  uintptr_t benches = 0;
+  uint64_t benches_bytes = 0;
 };
 extern thread_local Ranges ranges;
 bool is_of_another(const void* address, uint64_t bytes);
-// Whether so many bytes lie within one model, in a cache, or among what is kept; else the device fails.
+// Whether so many bytes lie within one model, in a cache, among what is kept, or in what blocks have for their teams; else the device fails.
 inline bool is_of_device(const void* address, uint64_t bytes) {
   const uint64_t in_model = reinterpret_cast<uintptr_t>(address) - ranges.last;
   return (in_model < ranges.model_bytes && bytes <= ranges.model_bytes - in_model) || is_of_another(address, bytes);

@@ -342,6 +342,7 @@ impl Pipeline {
             answer_tokens: life.produced,
             segment_start: life.produced - life.unjudged,
             digest_start: life.produced - life.added,
+            scored: group.terms.scored,
             prompt_tokens: group.prompt_tokens,
             moment: match life.outcome {
                 None => Moment::Checkpoint,

@@ -201,6 +201,8 @@ pub struct Request {
     pub digest_start: u32,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
+    /// Whether the prompt was scored: then the log-probabilities of its tokens lie where its PREFILL has left them.
+    pub scored: bool,
     /// When it is judged.
     pub moment: Moment,
     /// `result` of the completion.

@@ -28,8 +28,8 @@ pub(super) enum Told {
     /// An answer is at a checkpoint, with how many positions of its prompt were there before it, and what it has more than at the checkpoint
     /// before: its memory may be another's by the time that the teller hears.
     Checkpoint(reward::Request, u32, Result<Read, String>),
-    /// An answer has come to its end: what was scored of its prompt may be read.
-    Ended(reward::Request),
+    /// An answer to this ask has come to its end, with the log-probabilities of its prompt's tokens if that was scored.
+    Ended(u64, Vec<i32>),
     /// A rollout has ended.
     Finished(Finished),
     /// A rollout has ended without a trajectory, with what it has come to.
@@ -129,7 +129,7 @@ pub(super) fn start(
                 Told::Checkpoint(request, cached, read) => {
                     let _ = judge.send(teller.checkpoint(&request, cached, read));
                 }
-                Told::Ended(request) => teller.ended(&request),
+                Told::Ended(number, logps) => teller.ended(number, logps),
                 Told::Finished(finished) => {
                     teller.finished(&finished);
                     let _ = store.send(finished.rollout);
@@ -154,7 +154,9 @@ impl RewardStage for Checkpoints {
             let sent = self.to.send(Told::Checkpoint(request, cached, read));
             sent.map_err(|_| reward::PostError::NoJudges(request))?;
         } else {
-            let sent = self.to.send(Told::Ended(request));
+            // As those of a checkpoint, read while they are the prompt's own.
+            let logps = if request.scored { self.memory.prompt_logps(&request) } else { vec![] };
+            let sent = self.to.send(Told::Ended(request.request, logps));
             sent.map_err(|_| reward::PostError::NoJudges(request))?;
             self.ends.push_back(judged(&request, Ok(Verdict { score: 0, proceed: false })));
         }
@@ -316,12 +318,12 @@ impl<'t> Teller<'t> {
         judged(request, Ok(Verdict { score: 0, proceed }))
     }
 
-    fn ended(&mut self, request: &reward::Request) {
-        if let Some(asked) = self.asks.get_mut(&request.request)
-            && asked.job.ask.scored
+    fn ended(&mut self, number: u64, logps: Vec<i32>) {
+        // All answers have one prompt.
+        if let Some(asked) = self.asks.get_mut(&number)
             && asked.prompt_logps.is_empty()
         {
-            asked.prompt_logps = self.memory.prompt_logps(request);
+            asked.prompt_logps = logps;
         }
     }
 

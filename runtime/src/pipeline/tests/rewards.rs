@@ -454,6 +454,7 @@ fn answer(tickets: &mut Tickets, slot: u32, tokens: u32, judged: u32, moment: Mo
         answer_tokens: tokens,
         segment_start: judged,
         digest_start: judged,
+        scored: false,
         prompt_tokens: 5,
         moment,
         digest: 0,

@@ -60,6 +60,7 @@ fn request(tickets: &mut Tickets, slot: u32, tokens: u32) -> Request {
         answer_tokens: tokens,
         segment_start: 0,
         digest_start: 0,
+        scored: false,
         prompt_tokens: 7,
         moment: Moment::End { eos: false },
         digest: Digest::of(&answer).value(),
