@@ -429,7 +429,9 @@ impl Pipeline {
                 continue;
             }
             // Whoever hears of its end finds what it leaves.
-            self.keep_answer(id)?;
+            if self.language.is_some() {
+                self.keep_answer(id)?;
+            }
             let finished = self.finished(id)?;
             match self.trajectories.post(finished) {
                 Ok(()) => {

@@ -197,7 +197,9 @@ impl Pipeline {
                 (None, None) => None,
             };
             let member = life.member;
-            self.keep_answer(id)?;
+            if self.language.is_some() {
+                self.keep_answer(id)?;
+            }
             self.release_blocks(id)?;
             self.unlink(id)?;
             let group = &mut self.groups[index as usize];

@@ -507,7 +507,7 @@ impl Pipeline {
             }
         }
         self.kv.release_prefix(prefix)?;
-        if self.groups[index as usize].left == 0 {
+        if self.language.is_some() && self.groups[index as usize].left == 0 {
             // Its members have ended before its PREFILL, so no end of theirs tells of these blocks.
             self.publish_blocks();
         }
