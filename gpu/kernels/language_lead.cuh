@@ -392,6 +392,8 @@ class Rank {
       const uint32_t columns_kept = truncates ? 1u << number : 0;
       const uint32_t all_kept = __reduce_or_sync(kEveryLane, columns_kept);
       for (uint32_t k = lane; k < kColumns; k += kWarp) state.totals[kOfInput][k] = Total{0, 0};
+      // A vote orders no memory: all lanes have read who is active.
+      __syncwarp();
       if (lane == 0) {
         hub.active &= ~gone;
         hub.count = __popc(step);
@@ -402,7 +404,11 @@ class Rank {
       }
     }
     __syncthreads();
-    if (hub.count == 0) return;
+    if (hub.count == 0) {
+      // All have read it before the next step counts anew.
+      __syncthreads();
+      return;
+    }
     ranks.lap(kDecides);
     ranks.meet();
     follow();
