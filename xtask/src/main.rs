@@ -19,6 +19,7 @@ mod mutants;
 #[cfg(test)]
 mod pages;
 mod perf;
+mod puzzle;
 mod rtl_test;
 mod sanitize;
 mod seeds;
@@ -88,6 +89,8 @@ enum Command {
     Synth(synth::Options),
     /// Run a lab, by number or name, or all of them; without an argument, list them
     Lab(lab::Options),
+    /// Check what you made of a puzzle, by number or name; without an argument, list them
+    Puzzle(puzzle::Options),
     /// Boot a virtual machine and drive the device there, over vfio-pci; fetches QEMU and a kernel first, from Debian
     Vm(vm::Options),
     /// Check format, lints, RTL and generated files
@@ -163,6 +166,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Perf(options) => perf::run(&root, &options)?,
         Command::Synth(options) => synth::run(&root, &options)?,
         Command::Lab(options) => return lab::run(&root, &options),
+        Command::Puzzle(options) => return puzzle::run(&root, &options),
         Command::Vm(options) => return vm::run(&root, &options),
         Command::Lint => lint::run(&root)?,
         Command::Doc => doc::run(&root)?,

@@ -1,0 +1,86 @@
+// Drives completion_slots as dispatcher, workers and host do, and keeps what the memory of the queue holds.
+module bench;
+  import puzzle_pkg::*;
+
+  localparam int SizeLog2 = 2;
+  localparam int Size     = 1 << SizeLog2;
+  string why = "R4: a device writes a slot only after the host has released it. Where no slot is free it hands out nothing.";
+  string header = "cycle | slot_o hand_out | post slot | CQ_HEAD | in flight | the slots: c = completion, the host has not released it";
+
+  logic clk = 1'b0, rst_n = 1'b0;
+  logic slot, hand_out = 1'b0, post = 1'b0, phase, released = 1'b0;
+  logic [SizeLog2-1:0] post_slot;
+  logic [31:0] release_head = '0;
+
+  completion_slots #(.SizeLog2(SizeLog2)) u_slots (
+    .clk_i(clk), .rst_ni(rst_n), .slot_o(slot), .hand_out_i(hand_out), .post_i(post), .post_slot_o(post_slot), .post_phase_o(phase),
+    .release_i(released), .release_head_i(release_head)
+  );
+
+  int cycle = 0, given = 0, posted = 0, head = 0, held_for = 0;
+  int holds [0:Size-1];                 // the completion in each slot; -1: free
+  string path, map;
+
+  // One cycle: what is wanted, and what comes of it.
+  task automatic step(input logic want, input logic want_post, input int free);
+    @(negedge clk);
+    released = free > 0 && head < posted;
+    if (released) begin
+      for (int k = 0; k < free && head < posted; k++) begin
+        holds[head % Size] = -1;
+        head = head + 1;
+      end
+      release_head = head;
+    end
+    post     = want_post && posted < given;
+    hand_out = 1'b0;
+    #1;
+    if (slot !== 1'b0 && slot !== 1'b1) still_wrong("slot_o is unknown: a register that it depends on has no value after the reset.", why, header);
+    hand_out = want && slot;
+    #1;
+    map = "";
+    for (int k = 0; k < Size; k++)
+      if (holds[k] < 0) map = $sformatf("%0s[    ]", map);
+      else              map = $sformatf("%0s[c%03d]", map, holds[k]);
+    note($sformatf("%5d |   %b      %b    |  %b    %0d  | %7d | %9d | %0s", cycle, slot, hand_out, post, post_slot, head, given - posted, map));
+    if (post) begin
+      if (post_slot !== posted % Size) still_wrong($sformatf("completion %0d goes into slot %0d, and its slot is %0d.", posted, post_slot, posted % Size), "R13: slot = index modulo size.", header);
+      if (phase !== !posted[SizeLog2]) still_wrong($sformatf("completion %0d carries phase %b.", posted, phase), "R13: the phase changes with each pass.", header);
+      if (holds[posted % Size] >= 0)
+        still_wrong($sformatf("cycle %0d: completion %0d is written over completion %0d, which the host has not released (CQ_HEAD is %0d).", cycle, posted, holds[posted % Size], head), why, header);
+      holds[posted % Size] = posted;
+      posted = posted + 1;
+    end
+    // Slots that nobody holds and nobody will need: the dispatcher must not stand still for long.
+    held_for = (!slot && given - head < Size && !released) ? held_for + 1 : 0;
+    if (held_for > 2)
+      still_wrong($sformatf("cycle %0d: slot_o has been low for 3 cycles, although only %0d of %0d slots are taken or will be.", cycle, given - head, Size),
+                  "R3, R4: a device stalls only where no slot is free. One that keeps slots back gets slower, or stops.", header);
+    if (hand_out) given = given + 1;
+    @(posedge clk);
+    cycle = cycle + 1;
+  endtask
+
+  always #5 clk = ~clk;
+
+  initial begin
+    if ($value$plusargs("wave=%s", path)) begin
+      $dumpfile(path);
+      $dumpvars(0, bench);
+    end
+    for (int k = 0; k < Size; k++) holds[k] = -1;
+    repeat (2) @(posedge clk);
+    #1 rst_n = 1'b1;
+    // Everything is handed out before the first descriptor ends, and the host takes nothing.
+    repeat (Size + 3) step(1'b1, 1'b0, 0);
+    repeat (Size + 3) step(1'b1, 1'b1, 0);
+    // The host wakes up.
+    repeat (3 * Size) step(1'b1, 1'b1, 1);
+    // One in, one out.
+    repeat (3 * Size) step(1'b1, 1'b1, Size);
+    repeat (2 * Size) step(1'b0, 1'b1, Size);
+    for (int k = 0; k < 3000; k++) step(chance(60), chance(k % 900 < 300 ? 20 : 70), chance(k % 700 < 350 ? 10 : 50) ? 1 + below(3) : 0);
+    if (posted < 300) still_wrong($sformatf("only %0d completions in %0d cycles.", posted, cycle), "R3: every descriptor yields a completion.", header);
+    solved($sformatf("%0d completions, none written over another, and no slot kept back.", posted));
+  end
+endmodule

@@ -1,0 +1,97 @@
+//! The atomics of `std`, run by loom. Each has a name, by which the report calls it, and notes every access.
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64 as Plain, Ordering::Relaxed};
+
+pub use loom::sync::atomic::Ordering;
+
+use crate::{note, push};
+
+/// Small numbers as people write them, others in hexadecimal.
+fn shown(value: u64) -> String {
+    if value < 1 << 16 { value.to_string() } else { format!("{value:#x}") }
+}
+
+macro_rules! atomic {
+    ($name:ident, $integer:ty) => {
+        #[doc = concat!("`std::sync::atomic::", stringify!($name), "` with a name.")]
+        #[derive(Debug)]
+        pub struct $name {
+            name: String,
+            inner: loom::sync::atomic::$name,
+            /// What was stored last; loads may see an older value.
+            newest: Plain,
+        }
+
+        impl $name {
+            /// One that holds `value`.
+            pub fn new(name: impl Into<String>, value: $integer) -> Self {
+                Self {
+                    name: name.into(),
+                    inner: loom::sync::atomic::$name::new(value),
+                    newest: Plain::new(value.into()),
+                }
+            }
+
+            /// As in `std`.
+            #[track_caller]
+            pub fn load(&self, order: Ordering) -> $integer {
+                let value = self.inner.load(order);
+                let newest = self.newest.load(Relaxed);
+                let stale = if u64::from(value) == newest {
+                    String::new()
+                } else {
+                    format!("   (an old value: {} is stored already)", shown(newest))
+                };
+                note(&format!("loads {} = {}, {order:?}{stale}", self.name, shown(value.into())));
+                value
+            }
+
+            /// As in `std`.
+            #[track_caller]
+            pub fn store(&self, value: $integer, order: Ordering) {
+                note(&format!("stores {} = {}, {order:?}", self.name, shown(value.into())));
+                self.inner.store(value, order);
+                self.newest.store(value.into(), Relaxed);
+            }
+        }
+    };
+}
+
+atomic!(AtomicU32, u32);
+atomic!(AtomicU64, u64);
+
+/// As `std::sync::atomic::fence`.
+#[track_caller]
+pub fn fence(order: Ordering) {
+    note(&format!("fence, {order:?}"));
+    loom::sync::atomic::fence(order);
+}
+
+/// Bytes without an order of their own: two threads must not use them at the same time, unless both only read.
+#[derive(Debug)]
+pub struct Cell<T> {
+    name: String,
+    inner: loom::cell::Cell<T>,
+}
+
+impl<T: Copy + Debug> Cell<T> {
+    /// One that holds `value`.
+    pub fn new(name: impl Into<String>, value: T) -> Self {
+        Self { name: name.into(), inner: loom::cell::Cell::new(value) }
+    }
+
+    /// Reads it.
+    #[track_caller]
+    pub fn get(&self) -> T {
+        push(format!("reads {}", self.name), Some(self.name.clone()));
+        self.inner.get()
+    }
+
+    /// Writes it.
+    #[track_caller]
+    pub fn set(&self, value: T) {
+        push(format!("writes {} = {value:?}", self.name), Some(self.name.clone()));
+        self.inner.set(value);
+    }
+}

@@ -1,0 +1,173 @@
+//! Each checker fails on the puzzle as it is and on three typical wrong mendings, each time with a message that fits, and passes on the right ones.
+
+use std::path::Path;
+
+use rstest::rstest;
+use serde::Deserialize;
+
+use super::check::{Verdict, check};
+use super::*;
+use crate::rtl_test::{in_parallel, scratch};
+
+/// What `checks/mendings.toml` of a puzzle has.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mendings {
+    /// A part of what the check says of the puzzle as it is.
+    broken: String,
+    right: Vec<Mending>,
+    wrong: Vec<Mending>,
+}
+
+/// A change of the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mending {
+    /// What it does, in words.
+    name: String,
+    /// Pairs of a text that occurs once in the file, and what stands there instead.
+    edits: Vec<[String; 2]>,
+    /// For a wrong one: a part of what the check says of it.
+    says: Option<String>,
+}
+
+impl Mending {
+    fn apply(&self, text: &str) -> String {
+        self.edits.iter().fold(text.to_owned(), |text, [find, replace]| {
+            assert_eq!(text.matches(find).count(), 1, "{}: '{find}' must occur once", self.name);
+            text.replacen(find, replace, 1)
+        })
+    }
+}
+
+fn mendings(puzzle: &Puzzle) -> Mendings {
+    let path = puzzle.folder(&crate::root()).join("checks/mendings.toml");
+    toml::from_str(&fs::read_to_string(&path).unwrap())
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Checks the puzzle with `text` as its file, in a copy.
+fn checked(puzzle: &Puzzle, text: &str, room: &Path, name: &str) -> Verdict {
+    let (from, to) = (puzzle.folder(&crate::root()), room.join(name));
+    fs::create_dir_all(to.join("checks")).unwrap();
+    for folder in ["", "checks"] {
+        for entry in fs::read_dir(from.join(folder)).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_file() {
+                fs::copy(entry.path(), to.join(folder).join(entry.file_name())).unwrap();
+            }
+        }
+    }
+    fs::write(to.join(puzzle.file), text).unwrap();
+    check(&crate::root(), puzzle.language, &to, &room.join(name)).unwrap()
+}
+
+/// One check that a puzzle must pass: the name of a state, its text, and what must be said of it; `None` if it is right.
+fn states(puzzle: &Puzzle) -> Vec<(String, String, Option<String>)> {
+    let broken = fs::read_to_string(puzzle.folder(&crate::root()).join(puzzle.file)).unwrap();
+    let Mendings { broken: says, right, wrong } = mendings(puzzle);
+    assert!(!right.is_empty() && wrong.len() >= 3, "{}: a right mending, and three wrong ones", puzzle.name);
+    let mut states = vec![("broken".to_owned(), broken.clone(), Some(says))];
+    for mending in &right {
+        assert!(mending.says.is_none(), "{}: nothing is said of a right mending", mending.name);
+        states.push((mending.name.clone(), mending.apply(&broken), None));
+    }
+    for mending in &wrong {
+        let says = mending.says.clone().unwrap_or_else(|| panic!("{}: what is said of it", mending.name));
+        states.push((mending.name.clone(), mending.apply(&broken), Some(says)));
+    }
+    states
+}
+
+#[test]
+fn every_checker_tells_right_from_wrong() {
+    let room = scratch(&crate::root(), "puzzles-").unwrap();
+    let wrong = std::sync::Mutex::new(Vec::new());
+    let all = PUZZLES
+        .iter()
+        .flat_map(|puzzle| states(puzzle).into_iter().enumerate().map(move |state| (puzzle, state)));
+    in_parallel(all, |(puzzle, (number, (name, text, says)))| {
+        let verdict = checked(puzzle, &text, room.path(), &format!("{}-{number}", puzzle.name));
+        let is_right = match &says {
+            None => verdict.is_solved,
+            Some(says) => !verdict.is_solved && verdict.text.contains(says.as_str()),
+        };
+        if std::env::var_os("DOORBELL_SHOW").is_some() || !is_right {
+            println!("---- {}, {name}:\n{}\n", puzzle.name, verdict.text);
+        }
+        if !is_right {
+            wrong.lock().unwrap().push(format!(
+                "{}, {name}: expected {}",
+                puzzle.name,
+                says.unwrap_or("SOLVED".into())
+            ));
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The first puzzle of a language, with another file.
+fn first(language: check::Language, text: &str) -> Verdict {
+    let room = scratch(&crate::root(), "puzzles-").unwrap();
+    let puzzle = PUZZLES.iter().find(|puzzle| puzzle.language == language).unwrap();
+    checked(puzzle, text, room.path(), puzzle.name)
+}
+
+#[rstest]
+#[case(check::Language::Rust)]
+#[case(check::Language::Verilog)]
+#[case(check::Language::Cuda)]
+fn a_file_that_does_not_compile_is_told_as_such(#[case] language: check::Language) {
+    let Verdict { is_solved, text } = first(language, "nonsense");
+    assert!(!is_solved && text.starts_with("The file does not compile"), "{text}");
+}
+
+#[test]
+fn a_hint_is_there_and_every_page_names_the_file() {
+    let root = crate::root();
+    let list = fs::read_to_string(root.join("docs/labs/puzzles.md")).unwrap();
+    for (k, puzzle) in PUZZLES.iter().enumerate() {
+        let page = fs::read_to_string(puzzle.folder(&root).join("README.md")).unwrap();
+        assert!(page.contains(&format!("`{}`", puzzle.file)), "{}: the file", puzzle.name);
+        assert!(
+            page.contains(&format!("cargo xtask puzzle {}", puzzle.name)),
+            "{}: the command",
+            puzzle.name
+        );
+        let hint = fs::read_to_string(puzzle.folder(&root).join("hint.md")).unwrap();
+        assert!(hint.len() > 50, "{}: a hint", puzzle.name);
+        let row = format!("| {} | `{}` |", k + 1, puzzle.name);
+        assert!(list.contains(&row), "docs/labs/puzzles.md has no row '{row}'");
+    }
+    let folders = fs::read_dir(root.join(ROOM)).unwrap().map(Result::unwrap);
+    let folders = folders.filter(|entry| entry.path().is_dir() && entry.file_name() != "harness").count();
+    assert_eq!(folders, PUZZLES.len());
+}
+
+#[rstest]
+#[case("1", "early-doorbell")]
+#[case("scale-ahead", "scale-ahead")]
+fn puzzles_have_numbers_and_names(#[case] which: &str, #[case] expected: &str) {
+    assert_eq!(select(which).unwrap().name, expected);
+}
+
+#[rstest]
+fn others_are_refused_with_the_list(#[values("0", "11", "", "early", "01")] which: &str) {
+    let error = select(which).unwrap_err().to_string();
+    assert!(error.contains(&format!("no puzzle '{which}'")) && error.contains("missing-release"), "{error}");
+}
+
+#[test]
+fn a_puzzle_is_solved_while_its_file_is_as_it_was_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let puzzle = &PUZZLES[0];
+    let record = dir.path().join("record");
+    fs::create_dir_all(puzzle.folder(dir.path())).unwrap();
+    let file = puzzle.folder(dir.path()).join(puzzle.file);
+    fs::write(&file, "one").unwrap();
+    assert!(!puzzle.is_solved(dir.path(), &record));
+    fs::write(&record, "one").unwrap();
+    assert!(puzzle.is_solved(dir.path(), &record));
+    fs::write(&file, "two").unwrap();
+    assert!(!puzzle.is_solved(dir.path(), &record));
+}
