@@ -35,7 +35,7 @@ struct Warp {
   uint32_t lane = 0;                    // that runs
   uint32_t round = 0;                   // times that all lanes have met
   uint32_t values[2][kLanes] = {};      // what each lane brought, of this round and of the one before
-  std::function<void(uint32_t)> text;
+  std::function<void()> text;           // of the lane that runs
 };
 
 inline Warp*& current() {
@@ -44,7 +44,8 @@ inline Warp*& current() {
 }
 
 // All lanes bring a value, and each takes that of `from`.
-inline uint32_t meet(const char* name, uint32_t mask, uint32_t value, const std::function<uint32_t(const uint32_t*)>& take) {
+template <typename Take>
+uint32_t meet(const char* name, uint32_t mask, uint32_t value, Take take) {
   Warp& warp = *current();
   if (mask != ~0u)
     check::still_wrong(check::text("%s is called with the mask 0x%x; all 32 lanes of the warp take part.", name, mask), "", "");
@@ -59,15 +60,16 @@ inline uint32_t meet(const char* name, uint32_t mask, uint32_t value, const std:
 
 inline void enter() {
   Warp& warp = *current();
-  warp.text(warp.lane);
+  warp.text();
   warp.lanes[warp.lane].ended = true;
 }
 
-// Runs `text` in all lanes, to their end.
-inline void run(std::function<void(uint32_t)> text) {
+// Runs `text`, which gets the number of the lane, in all lanes to their end.
+template <typename Text>
+void run(Text text) {
   Warp warp;
   current() = &warp;
-  warp.text = std::move(text);
+  warp.text = [&] { text(current()->lane); };
   for (uint32_t k = 0; k < kLanes; k++) {
     Lane& lane = warp.lanes[k];
     lane.stack.reset(new char[kStack]);

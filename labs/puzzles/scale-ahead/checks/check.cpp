@@ -115,7 +115,7 @@ void judge(const Heads& heads) {
 }  // namespace
 
 int main() {
-  for (uint32_t round = 0; round < 40; round++) {
+  for (uint32_t round = 0; round < 12; round++) {
     Heads heads(kPositions * kWidth);
     for (uint32_t p = 0; p < kPositions; p++) {
       // Small and large positions, and one of zeros; the largest channel is anywhere.
