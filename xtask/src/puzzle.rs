@@ -55,6 +55,12 @@ const PUZZLES: &[Puzzle] = &[
         what: "a phase bit one lap late",
     },
     Puzzle {
+        name: "head-of-line",
+        file: "picker.sv",
+        language: Language::Verilog,
+        what: "one full queue that blocks the others",
+    },
+    Puzzle {
         name: "scale-ahead",
         file: "store.cuh",
         language: Language::Cuda,
