@@ -61,6 +61,12 @@ const PUZZLES: &[Puzzle] = &[
         what: "one full queue that blocks the others",
     },
     Puzzle {
+        name: "lost-wakeup",
+        file: "vector.rs",
+        language: Language::Rust,
+        what: "a host that sleeps for ever",
+    },
+    Puzzle {
         name: "scale-ahead",
         file: "store.cuh",
         language: Language::Cuda,

@@ -1,0 +1,213 @@
+//! Runs `vector.rs` with a host that sleeps and an owner that masks, through every order of their steps, the shortest first.
+
+#[path = "../vector.rs"]
+mod vector;
+
+use std::collections::{HashMap, VecDeque};
+use std::process::exit;
+
+use vector::Vector;
+
+/// Completions of a run.
+const COUNT: u32 = 3;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Host {
+    /// Reads completions until there is none.
+    Reads,
+    /// Has found none, and is about to write ARM.
+    Arms,
+    Sleeps,
+}
+
+/// Everything but the vector. Indices count from 0.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct State {
+    vector: Vector,
+    host: Host,
+    /// The host has taken those below it.
+    taken: u32,
+    /// Those below it are visible.
+    visible: u32,
+    /// A message has arrived that the host has not slept on.
+    message: bool,
+    /// What R14 says: armed at this index, and pending.
+    armed: Option<u32>,
+    pending: bool,
+    masked: bool,
+    /// Times that the mask may change, and that something else may wake the host.
+    masks: u32,
+    others: u32,
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    Complete,
+    Host,
+    Wake,
+    OtherWake,
+    Send,
+    Mask,
+}
+
+const STEPS: [Step; 6] = [Step::Complete, Step::Host, Step::Send, Step::Wake, Step::OtherWake, Step::Mask];
+
+const FIRES: &str = "R14: an armed queue pair fires as soon as a completion at or above ARM is visible. Those that were visible before ARM was written count too.";
+const ONCE: &str = "R14: firing disarms the queue pair: one arming brings at most one message, and that comes after everything that it announces is visible.";
+
+impl State {
+    /// What the step is, in words, and what it leads to; `None` if it cannot happen. An error is what is wrong, and the rule.
+    fn step(&self, start: u32, step: Step) -> Option<(String, State, Result<(), (String, &'static str)>)> {
+        let mut state = self.clone();
+        let mut wrong = Ok(());
+        let text = match step {
+            Step::Complete if self.visible < COUNT => {
+                state.vector.completion_visible();
+                state.visible += 1;
+                state.fire();
+                format!("device  completion {} becomes visible", self.visible)
+            }
+            Step::Host => match self.host {
+                Host::Reads if self.taken < self.visible => {
+                    state.taken = self.visible;
+                    format!("host    takes the completions below {}", self.visible)
+                }
+                Host::Reads if self.taken < COUNT => {
+                    state.host = Host::Arms;
+                    format!("host    looks for completion {}, and finds none", self.taken)
+                }
+                Host::Arms => {
+                    state.vector.arm(start.wrapping_add(self.taken));
+                    state.armed = Some(self.taken);
+                    state.fire();
+                    state.host = Host::Sleeps;
+                    format!("host    writes ARM = {}, and sleeps", self.taken)
+                }
+                _ => return None,
+            },
+            Step::Wake if self.host == Host::Sleeps && self.message => {
+                state.message = false;
+                state.host = Host::Reads;
+                "host    is woken by the message".to_owned()
+            }
+            Step::OtherWake if self.host == Host::Sleeps && self.others > 0 => {
+                state.others -= 1;
+                state.host = Host::Reads;
+                "host    is woken by something else".to_owned()
+            }
+            Step::Send => {
+                if !state.vector.send() {
+                    return None;
+                }
+                wrong = self.judge_message();
+                state.pending = false;
+                state.message = true;
+                "device  sends a message".to_owned()
+            }
+            Step::Mask if self.masks > 0 => {
+                state.masks -= 1;
+                state.masked = !self.masked;
+                state.vector.mask(state.masked);
+                format!("owner   {} the vector", if state.masked { "masks" } else { "unmasks" })
+            }
+            _ => return None,
+        };
+        Some((text, state, wrong))
+    }
+
+    /// R14 itself.
+    fn fire(&mut self) {
+        if self.armed.is_some_and(|armed| armed < self.visible) {
+            self.armed = None;
+            self.pending = true;
+        }
+    }
+
+    fn judge_message(&self) -> Result<(), (String, &'static str)> {
+        if self.masked {
+            return Err(("a message is sent while the vector is masked.".into(), "R14: a vector that is pending and not masked sends one message."));
+        }
+        if self.pending {
+            return Ok(());
+        }
+        Err(match self.armed {
+            Some(armed) => (
+                format!("a message is sent too early: ARM is {armed}, and the first completion that is not visible is {}.", self.visible),
+                FIRES,
+            ),
+            None => ("a message is sent that no arming asked for.".into(), ONCE),
+        })
+    }
+
+    /// Nobody does anything any more, and the host waits for what is there.
+    fn sleeps_for_ever(&self) -> bool {
+        self.host == Host::Sleeps && !self.message && self.visible == COUNT && self.taken < COUNT && !self.masked && !self.vector.clone().send()
+    }
+}
+
+/// The steps that led to a state.
+fn history(steps: &HashMap<State, Option<(State, String)>>, state: &State) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut at = state;
+    while let Some(Some((before, text))) = steps.get(at) {
+        out.push(text.clone());
+        at = before;
+    }
+    out.reverse();
+    out
+}
+
+fn still_wrong(what: &str, why: &str, start: u32, mut steps: Vec<String>, last: Option<String>, vector: &Vector) -> ! {
+    steps.extend(last);
+    println!("STILL WRONG: {what}\n{why}\n");
+    println!("The first completion has the running index {start:#x}; here it is completion 0. The shortest order of steps that shows it:\n");
+    for (number, step) in steps.iter().enumerate() {
+        println!("  {:>3}  {step}", number + 1);
+    }
+    println!("\nThe vector then: {vector:x?}");
+    exit(1)
+}
+
+/// How many states there are from this first index on.
+fn run(start: u32) -> usize {
+    let first = State {
+        vector: Vector::new(start),
+        host: Host::Reads,
+        taken: 0,
+        visible: 0,
+        message: false,
+        armed: None,
+        pending: false,
+        masked: false,
+        masks: 2,
+        others: 1,
+    };
+    let mut steps = HashMap::from([(first.clone(), None)]);
+    let mut open = VecDeque::from([first]);
+    while let Some(state) = open.pop_front() {
+        if state.sleeps_for_ever() {
+            let what = format!("the host sleeps for ever, and completion {} is there.", state.taken);
+            still_wrong(&what, FIRES, start, history(&steps, &state), None, &state.vector);
+        }
+        for step in STEPS {
+            let Some((text, next, wrong)) = state.step(start, step) else { continue };
+            if let Err((what, why)) = wrong {
+                still_wrong(&what, why, start, history(&steps, &state), Some(text), &next.vector);
+            }
+            if !steps.contains_key(&next) {
+                steps.insert(next.clone(), Some((state.clone(), text)));
+                open.push_back(next);
+            }
+        }
+        if steps.len() > 200_000 {
+            println!("STILL WRONG: the vector has states without end.\nIts fields must not count what has happened.");
+            exit(1);
+        }
+    }
+    steps.len()
+}
+
+fn main() {
+    let states: usize = [0, 41, u32::MAX - 1, u32::MAX, (1 << 31) - 1].map(run).iter().sum();
+    println!("SOLVED: in {states} states the host is woken for every completion that it waits for, once for each arming, and never early.");
+}
