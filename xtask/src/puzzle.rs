@@ -67,6 +67,12 @@ const PUZZLES: &[Puzzle] = &[
         what: "a host that sleeps for ever",
     },
     Puzzle {
+        name: "leaked-credit",
+        file: "line_credits.sv",
+        language: Language::Verilog,
+        what: "a credit that a STOP leaks",
+    },
+    Puzzle {
         name: "scale-ahead",
         file: "store.cuh",
         language: Language::Cuda,

@@ -1,0 +1,102 @@
+// Drives line_credits with DECODEs that end by themselves or by a STOP, and a memory that answers when it likes; counts the places itself.
+module bench;
+  import puzzle_pkg::*;
+
+  localparam int Places = 8;
+  string header = "cycle | lines ready start | line stop answer | before the cycle: free  reserved  in flight";
+  string why = "R8: a STOP ends the DECODE, whose unsent lines never come. Each place is free, reserved or in flight, and the three add up to 8.";
+
+  logic clk = 1'b0, rst_n = 1'b0;
+  logic [3:0] lines = 4'd1;
+  logic ready, start = 1'b0, line = 1'b0, stop = 1'b0, answer = 1'b0;
+  string path;
+  int cycle = 0, reserved = 0, in_flight = 0, free = Places, low_for = 0, begun = 0, stopped = 0;
+
+  line_credits #(.Places(Places)) u_credits (.clk_i(clk), .rst_ni(rst_n), .lines_i(lines), .ready_o(ready), .start_i(start), .line_i(line),
+    .stop_i(stop), .answer_i(answer));
+
+  always #5 clk = ~clk;
+
+  task automatic step(input int wanted, input logic begins, input logic sends, input logic stops, input logic answers);
+    @(negedge clk);
+    lines  = wanted;
+    start  = 1'b0;
+    line   = sends && reserved > 0;
+    stop   = stops;
+    answer = answers && in_flight > 0;
+    #1;
+    if (ready !== 1'b0 && ready !== 1'b1) still_wrong($sformatf("cycle %0d: ready_o is unknown.", cycle), why, header);
+    start = begins && ready && !stop;
+    #1;
+    note($sformatf("%5d |   %0d     %b     %b   |  %b    %b     %b    |                    %0d        %0d          %0d", cycle, lines, ready, start, line, stop, answer,
+                   free, reserved, in_flight));
+    if (ready && reserved > 0) still_wrong($sformatf("cycle %0d: ready_o is high while a DECODE runs.", cycle), why, header);
+    if (ready && free < wanted)
+      still_wrong($sformatf("cycle %0d: a DECODE of %0d lines may begin, and only %0d places are free: a line will be written over another one.", cycle, wanted, free), why, header);
+    low_for = (!ready && reserved == 0 && free >= wanted) ? low_for + 1 : 0;
+    if (low_for > 3)
+      still_wrong($sformatf("cycle %0d: %0d places are free, nothing runs, and a DECODE of %0d lines may not begin for the fourth cycle: places have leaked.", cycle, free, wanted), why, header);
+    if (line) begin
+      reserved  = reserved - 1;
+      in_flight = in_flight + 1;
+    end
+    if (stop) begin
+      if (reserved > 0) stopped = stopped + 1;
+      reserved = 0;
+    end
+    if (answer) in_flight = in_flight - 1;
+    if (start) begin
+      reserved = wanted;
+      begun    = begun + 1;
+    end
+    free = Places - reserved - in_flight;
+    @(posedge clk);
+    cycle = cycle + 1;
+  endtask
+
+  // Nothing runs and nothing is in flight: all places are free.
+  task automatic settle;
+    for (int k = 0; k < 10; k++) step(Places, 1'b0, 1'b1, 1'b0, 1'b1);
+    for (int k = 0; k < 5; k++) step(Places, 1'b0, 1'b0, 1'b0, 1'b0);
+  endtask
+
+  initial begin
+    if ($value$plusargs("wave=%s", path)) begin
+      $dumpfile(path);
+      $dumpvars(0, bench);
+    end
+    repeat (2) @(posedge clk);
+    #1 rst_n = 1'b1;
+    // A DECODE to its end.
+    step(5, 1'b1, 1'b0, 1'b0, 1'b0);
+    settle;
+    // A STOP after two of five lines, between two lines.
+    step(5, 1'b1, 1'b0, 1'b0, 1'b0);
+    step(8, 1'b0, 1'b1, 1'b0, 1'b0);
+    step(8, 1'b0, 1'b1, 1'b0, 1'b0);
+    step(8, 1'b0, 1'b0, 1'b1, 1'b0);
+    for (int k = 0; k < 5; k++) step(7, 1'b0, 1'b0, 1'b0, 1'b0);
+    for (int k = 0; k < 5; k++) step(6, 1'b0, 1'b0, 1'b0, 1'b0);
+    settle;
+    // In the cycle of a line.
+    step(5, 1'b1, 1'b0, 1'b0, 1'b0);
+    step(8, 1'b0, 1'b1, 1'b0, 1'b0);
+    step(6, 1'b0, 1'b1, 1'b1, 1'b0);
+    for (int k = 0; k < 5; k++) step(6, 1'b0, 1'b0, 1'b0, 1'b0);
+    for (int k = 0; k < 5; k++) step(7, 1'b0, 1'b0, 1'b0, 1'b0);
+    settle;
+    // In the cycle of an answer.
+    step(5, 1'b1, 1'b0, 1'b0, 1'b0);
+    step(8, 1'b0, 1'b1, 1'b0, 1'b0);
+    step(8, 1'b0, 1'b0, 1'b1, 1'b1);
+    settle;
+    // When nothing runs.
+    step(8, 1'b0, 1'b0, 1'b1, 1'b0);
+    settle;
+    for (int k = 0; k < 4000; k++)
+      step(1 + below(Places), chance(70), chance(60), chance(k % 1000 < 500 ? 10 : 30), chance(k % 800 < 400 ? 30 : 80));
+    settle;
+    if (begun < 300 || stopped < 100) still_wrong($sformatf("only %0d DECODEs have begun.", begun), why, header);
+    solved($sformatf("%0d DECODEs, %0d of them stopped, and every place came back once.", begun, stopped));
+  end
+endmodule
