@@ -73,6 +73,12 @@ const PUZZLES: &[Puzzle] = &[
         what: "a credit that a STOP leaks",
     },
     Puzzle {
+        name: "hazard",
+        file: "hazards.sv",
+        language: Language::Verilog,
+        what: "a hazard that the scoreboard does not see",
+    },
+    Puzzle {
         name: "scale-ahead",
         file: "store.cuh",
         language: Language::Cuda,
