@@ -84,6 +84,12 @@ const PUZZLES: &[Puzzle] = &[
         language: Language::Cuda,
         what: "a scale that looks ahead",
     },
+    Puzzle {
+        name: "torn-publish",
+        file: "publish.cuh",
+        language: Language::Cuda,
+        what: "a publish that tears",
+    },
 ];
 
 impl Puzzle {
