@@ -138,13 +138,12 @@ pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
         print!("{}", fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?);
         return Ok(ExitCode::SUCCESS);
     }
-    let room = setup::target(root).join("puzzles");
-    fs::create_dir_all(&room).with_context(|| format!("cannot create {}", room.display()))?;
+    let room = room(root)?;
     // The text before the check: whoever saves while it runs has another one.
     let path = puzzle.folder(root).join(puzzle.file);
     let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let Verdict { is_solved, text: told } =
-        check::check(root, puzzle.language, &puzzle.folder(root), &room.join(puzzle.name))?;
+        check::check(root, puzzle.language, &puzzle.folder(root), &room.join(puzzle.name), check::LIMIT)?;
     println!("{}\n", told.trim_end());
     if is_solved {
         let record = puzzle.record(root);
@@ -154,6 +153,13 @@ pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     }
     println!("Edit {} and check again. A hint: cargo xtask puzzle {} --hint", puzzle.shown(), puzzle.name);
     Ok(ExitCode::FAILURE)
+}
+
+/// Where what is compiled and recorded goes.
+fn room(root: &Path) -> Result<PathBuf> {
+    let room = setup::target(root).join("puzzles");
+    fs::create_dir_all(&room).with_context(|| format!("cannot create {}", room.display()))?;
+    Ok(room)
 }
 
 fn list(root: &Path) -> String {

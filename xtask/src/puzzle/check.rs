@@ -3,20 +3,24 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::ROOM;
-use doorbell_setup::shell;
+use crate::rtl_test::scratch;
+use doorbell_setup::{self as setup, shell};
 
-/// How long a compilation and a check may take, each.
-const LIMIT: Duration = Duration::from_secs(20);
+/// How long a compilation may take.
+const COMPILATION: Duration = Duration::from_secs(60);
+/// How long a check may take.
+pub const LIMIT: Duration = Duration::from_secs(20);
 /// Bytes that a check may print.
 const FLOOD: u64 = 1 << 20;
 /// Lines of a compiler's output that are shown.
@@ -69,18 +73,19 @@ struct Ended {
     log: String,
 }
 
-/// Checks the puzzle in `folder`. Programs, logs and waveforms are files whose names begin with `out`.
+/// Checks the puzzle in `folder`, for no longer than `limit`. Programs, logs and waveforms are files whose names begin with `out`.
 ///
 /// # Errors
 /// When a compiler or the check cannot be run.
-pub fn check(root: &Path, language: Language, folder: &Path, out: &Path) -> Result<Verdict> {
+pub fn check(root: &Path, language: Language, folder: &Path, out: &Path, limit: Duration) -> Result<Verdict> {
     let program = out.with_extension("program");
     let wave = out.with_extension("vcd");
-    let compile = compiler(root, language, folder, &program)?;
-    let Some(Ended { status, log }) = bounded(compile, &out.with_extension("build.log"))? else {
+    let mut compile = compiler(root, language, folder, &program)?;
+    let Some(Ended { status, log }) = bounded(&mut compile, &out.with_extension("build.log"), COMPILATION)?
+    else {
         return Ok(Verdict::wrong(format!(
             "The file was not compiled within {} s, and the compiler was stopped.",
-            LIMIT.as_secs()
+            COMPILATION.as_secs()
         )));
     };
     if !status.success() || log.contains("implicit definition of wire") {
@@ -89,24 +94,29 @@ pub fn check(root: &Path, language: Language, folder: &Path, out: &Path) -> Resu
             head(&log)
         )));
     }
-    let command = match language {
+    let mut command = match language {
         Language::Verilog => {
+            // Of an earlier check.
+            fs::remove_file(&wave).or_else(|error| match error.kind() {
+                ErrorKind::NotFound => Ok(()),
+                _ => Err(error).with_context(|| format!("cannot remove {}", wave.display())),
+            })?;
             let mut command = Command::new("vvp");
             command.arg("-n").arg(&program).arg(format!("+wave={}", wave.display()));
             command
         }
         _ => Command::new(&program),
     };
-    let Some(Ended { status, log }) = bounded(command, &out.with_extension("log"))? else {
+    let Some(Ended { status, log }) = bounded(&mut command, &out.with_extension("log"), limit)? else {
         return Ok(Verdict::wrong(format!(
             "The check did not end within {} s, or printed without end, and was stopped: look for a loop in the file that never ends.",
-            LIMIT.as_secs()
+            limit.as_secs_f64()
         )));
     };
-    Ok(verdict(language, status, log, &wave))
+    Ok(verdict(root, language, status, log, &wave))
 }
 
-fn verdict(language: Language, status: ExitStatus, log: String, wave: &Path) -> Verdict {
+fn verdict(root: &Path, language: Language, status: ExitStatus, log: String, wave: &Path) -> Verdict {
     let says = |log: &str, word: &str| log.lines().any(|line| line.starts_with(word));
     // What the simulator says of the waveform.
     let log: String =
@@ -123,6 +133,7 @@ fn verdict(language: Language, status: ExitStatus, log: String, wave: &Path) -> 
         None => format!("The check stopped before it came to a verdict.\n\n{log}"),
     };
     if language == Language::Verilog && wave.exists() {
+        let wave = wave.strip_prefix(root).unwrap_or(wave);
         text = format!("{}\n\nThe waveform: gtkwave {}", text.trim_end(), wave.display());
     }
     Verdict::wrong(text)
@@ -159,9 +170,9 @@ fn compiler(root: &Path, language: Language, folder: &Path, program: &Path) -> R
             command.arg(harness.join("sv/puzzle_pkg.sv")).args(sources(folder)?).arg(checks.join("bench.sv"));
         }
         Language::Cuda => {
-            command = Command::new(env::var_os("CXX").unwrap_or_else(|| "c++".into()));
-            command.args(["-std=c++17", "-O0", "-w", "-I"]).arg(harness.join("cuda"));
-            command.arg(checks.join("check.cpp")).arg("-o").arg(program);
+            command = cxx();
+            command.args(["-O0", "-I"]).arg(harness.join("cuda"));
+            command.arg(checks.join("check.cpp")).arg(cuda_harness(root)?).arg("-o").arg(program);
         }
     }
     Ok(command)
@@ -184,6 +195,9 @@ fn loom_harness(root: &Path) -> Result<PathBuf> {
     }
     let build =
         ["build", "--quiet", "--package", "doorbell-puzzles", "--message-format", "json-render-diagnostics"];
+    if !setup::target(root).join("debug/libdoorbell_puzzles.rlib").exists() {
+        eprintln!("Compiling loom, once: this takes about 15 s.");
+    }
     let output = shell::cargo(root, &build).stderr(Stdio::inherit()).output().context("cannot run cargo")?;
     ensure!(output.status.success(), "`cargo {}` ended with {}", build.join(" "), output.status);
     let library = String::from_utf8_lossy(&output.stdout).lines().find_map(rlib);
@@ -201,20 +215,51 @@ fn rlib(line: &str) -> Option<PathBuf> {
     files.map(PathBuf::from).find(|file| file.extension().is_some_and(|extension| extension == "rlib"))
 }
 
+/// The compiler of C++.
+fn cxx() -> Command {
+    let mut command = Command::new(env::var_os("CXX").unwrap_or_else(|| "c++".into()));
+    command.args(["-std=c++17", "-w"]);
+    command
+}
+
+/// What stands for CUDA and its memory, compiled once in a run.
+fn cuda_harness(root: &Path) -> Result<PathBuf> {
+    static OBJECT: Mutex<Option<PathBuf>> = Mutex::new(None);
+    let mut object = OBJECT.lock().expect("no holder panics");
+    if let Some(object) = &*object {
+        return Ok(object.clone());
+    }
+    let folder = root.join(ROOM).join("harness/cuda");
+    let room = scratch(root, "puzzles-")?;
+    let file = room.path().join("harness.o");
+    let mut command = cxx();
+    command.args(["-O1", "-r", "-nostdlib", "-o"]).arg(&file);
+    command.args(["check.cpp", "order.cpp", "warp.cpp"].map(|name| folder.join(name)));
+    match bounded(&mut command, &room.path().join("log"), COMPILATION)? {
+        Some(Ended { status, .. }) if status.success() => {}
+        Some(Ended { log, .. }) => bail!("{} does not compile:\n{log}", folder.display()),
+        None => bail!("{} was not compiled within {} s", folder.display(), COMPILATION.as_secs()),
+    }
+    // In one step: another run may link it.
+    let place = super::room(root)?.join("harness.o");
+    fs::rename(&file, &place).with_context(|| format!("cannot write {}", place.display()))?;
+    Ok(object.insert(place).clone())
+}
+
 /// Runs `command` with the file `log` as its output; `None` if it took or printed too much, and was killed.
-fn bounded(mut command: Command, log: &Path) -> Result<Option<Ended>> {
+fn bounded(command: &mut Command, log: &Path, limit: Duration) -> Result<Option<Ended>> {
     let file = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
     let child = command.spawn();
     let mut child = match child {
         Ok(child) => child,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
             "{} is not installed: `cargo xtask setup` installs it",
             Path::new(command.get_program()).display()
         ),
-        Err(error) => return Err(error).with_context(|| format!("cannot run {}", shell::shown(&command))),
+        Err(error) => return Err(error).with_context(|| format!("cannot run {}", shell::shown(command))),
     };
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + limit;
     loop {
         if let Some(status) = child.try_wait()? {
             let text = fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;

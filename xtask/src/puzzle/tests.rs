@@ -1,11 +1,12 @@
 //! Each checker fails on the puzzle as it is and on three typical wrong mendings, each time with a message that fits, and passes on the right ones.
 
 use std::path::Path;
+use std::time::Duration;
 
 use rstest::rstest;
 use serde::Deserialize;
 
-use super::check::{Verdict, check};
+use super::check::{LIMIT, Verdict, check};
 use super::*;
 use crate::rtl_test::{in_parallel, scratch};
 
@@ -47,7 +48,7 @@ fn mendings(puzzle: &Puzzle) -> Mendings {
 }
 
 /// Checks the puzzle with `text` as its file, in a copy.
-fn checked(puzzle: &Puzzle, text: &str, room: &Path, name: &str) -> Verdict {
+fn checked(puzzle: &Puzzle, text: &str, room: &Path, name: &str, limit: Duration) -> Verdict {
     let (from, to) = (puzzle.folder(&crate::root()), room.join(name));
     fs::create_dir_all(to.join("checks")).unwrap();
     for folder in ["", "checks"] {
@@ -58,7 +59,7 @@ fn checked(puzzle: &Puzzle, text: &str, room: &Path, name: &str) -> Verdict {
         }
     }
     fs::write(to.join(puzzle.file), text).unwrap();
-    check(&crate::root(), puzzle.language, &to, &room.join(name)).unwrap()
+    check(&crate::root(), puzzle.language, &to, &room.join(name), limit).unwrap()
 }
 
 /// One check that a puzzle must pass: the name of a state, its text, and what must be said of it; `None` if it is right.
@@ -86,7 +87,7 @@ fn every_checker_tells_right_from_wrong() {
         .iter()
         .flat_map(|puzzle| states(puzzle).into_iter().enumerate().map(move |state| (puzzle, state)));
     in_parallel(all, |(puzzle, (number, (name, text, says)))| {
-        let verdict = checked(puzzle, &text, room.path(), &format!("{}-{number}", puzzle.name));
+        let verdict = checked(puzzle, &text, room.path(), &format!("{}-{number}", puzzle.name), LIMIT);
         let is_right = match &says {
             None => verdict.is_solved,
             Some(says) => !verdict.is_solved && verdict.text.contains(says.as_str()),
@@ -106,20 +107,61 @@ fn every_checker_tells_right_from_wrong() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The first puzzle of a language, with another file.
-fn first(language: check::Language, text: &str) -> Verdict {
+/// A puzzle with a file of its own, or with `edit` of what is there.
+fn with(name: &str, edit: impl Fn(String) -> String, limit: Duration) -> Verdict {
     let room = scratch(&crate::root(), "puzzles-").unwrap();
-    let puzzle = PUZZLES.iter().find(|puzzle| puzzle.language == language).unwrap();
-    checked(puzzle, text, room.path(), puzzle.name)
+    let puzzle = select(name).unwrap();
+    let text = fs::read_to_string(puzzle.folder(&crate::root()).join(puzzle.file)).unwrap();
+    checked(puzzle, &edit(text), room.path(), name, limit)
 }
 
 #[rstest]
-#[case(check::Language::Rust)]
-#[case(check::Language::Verilog)]
-#[case(check::Language::Cuda)]
-fn a_file_that_does_not_compile_is_told_as_such(#[case] language: check::Language) {
-    let Verdict { is_solved, text } = first(language, "nonsense");
+fn a_file_that_does_not_compile_is_told_as_such(
+    #[values("missing-release", "late-phase", "full-queue", "scale-ahead")] name: &str,
+) {
+    let Verdict { is_solved, text } = with(name, |_| "nonsense".into(), LIMIT);
     assert!(!is_solved && text.starts_with("The file does not compile"), "{text}");
+    assert!(text.contains("error"), "{text}");
+}
+
+#[rstest]
+#[case::hang("late-phase", "-> bool {", "-> bool {\n        loop {}", "The check did not end within 0.5 s")]
+#[case::hang_of_a_simulation(
+    "full-queue",
+    "  assign slot_o ",
+    "  initial forever #0;\n  assign slot_o ",
+    "The check did not end within 0.5 s"
+)]
+#[case::panic(
+    "late-phase",
+    "-> bool {",
+    "-> bool {\n        panic!(\"no\");",
+    "The check stopped before it came to a verdict"
+)]
+#[case::early_end(
+    "full-queue",
+    "  assign slot_o ",
+    "  initial $finish;\n  assign slot_o ",
+    "The check stopped before it came to a verdict"
+)]
+#[case::crash(
+    "scale-ahead",
+    "  uint32_t largest = 0;",
+    "  __builtin_trap();\n  uint32_t largest = 0;",
+    "ended by signal"
+)]
+fn a_check_that_comes_to_no_end_of_its_own_is_told_as_such(
+    #[case] name: &str,
+    #[case] find: &str,
+    #[case] replace: &str,
+    #[case] says: &str,
+) {
+    let edit = |text: String| {
+        assert!(text.contains(find), "{find}");
+        text.replacen(find, replace, 1)
+    };
+    let Verdict { is_solved, text } = with(name, edit, Duration::from_millis(500));
+    assert!(!is_solved && text.contains(says), "{text}");
 }
 
 #[test]

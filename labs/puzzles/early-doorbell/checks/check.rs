@@ -12,9 +12,6 @@ use doorbell_puzzles::{explore, solved, spawn, still_wrong, wait, wrong};
 use shared::{DEPTH, Descriptor, Shared};
 use submission::SubmissionQueue;
 
-/// The index of the first slot: the ring wraps in the middle of a batch.
-const START: u32 = u32::MAX;
-
 /// Looks at the doorbell before the device gives up.
 const LOOKS: u32 = 2;
 
@@ -22,17 +19,17 @@ fn batch(count: u64) -> Vec<Descriptor> {
     (0..count).map(|k| Descriptor { rollout: 7 + k }).collect()
 }
 
-/// Fetches what the doorbell publishes; whether it saw `count` descriptors.
-fn device(shared: &Shared, count: u32, fits: u32) -> bool {
-    let mut at = START;
+/// Fetches what the doorbell publishes, from index `start` on; whether that were all that fit.
+fn device(shared: &Shared, start: u32, fits: u32) -> bool {
+    let mut at = start;
     for _ in 0..=LOOKS {
         let tail = shared.doorbell.load(Acquire);
-        let published = tail.wrapping_sub(START);
+        let published = tail.wrapping_sub(start);
         if published > fits {
             wrong(format!("The doorbell publishes {published} descriptors, and only {fits} fit into the ring."));
         }
         while at != tail {
-            let k = at.wrapping_sub(START);
+            let k = at.wrapping_sub(start);
             let slot = shared.slot(at);
             let (check, rollout) = (slot.check.load(Relaxed), slot.rollout.load(Relaxed));
             let expected = Descriptor { rollout: 7 + u64::from(k) };
@@ -44,7 +41,7 @@ fn device(shared: &Shared, count: u32, fits: u32) -> bool {
             }
             at = at.wrapping_add(1);
         }
-        if published == count {
+        if published == fits {
             return true;
         }
         wait();
@@ -52,23 +49,24 @@ fn device(shared: &Shared, count: u32, fits: u32) -> bool {
     false
 }
 
-fn run(count: u32) {
+/// Submits a batch of `count` from index `start` on.
+fn run(start: u32, count: u32) {
     let fits = count.min(DEPTH as u32);
-    let case = format!("a batch of {count} on a ring of {DEPTH}, the first index {START:#x}");
+    let case = format!("a batch of {count} on a ring of {DEPTH}, the first index {start:#x}");
     let outcome = explore(move || {
-        let shared = Arc::new(Shared::new(START));
+        let shared = Arc::new(Shared::new(start));
         let theirs = shared.clone();
-        let fetcher = spawn("device", move || device(&theirs, fits, fits));
-        let mut queue = SubmissionQueue::new(&shared, START);
+        let fetcher = spawn("device", move || device(&theirs, start, fits));
+        let mut queue = SubmissionQueue::new(&shared, start);
         let taken = queue.submit(&batch(count.into()));
         if taken != fits as usize {
             wrong(format!("submit() says that it took {taken} descriptors; {fits} fit."));
         }
         let told = shared.doorbell.load(Relaxed);
-        if told != START.wrapping_add(fits) {
+        if told != start.wrapping_add(fits) {
             wrong(format!(
                 "submit() took {fits} descriptors and has returned; the doorbell publishes {} of them.",
-                told.wrapping_sub(START) as i32
+                told.wrapping_sub(start) as i32
             ));
         }
         fetcher.join().unwrap()
@@ -79,8 +77,10 @@ fn run(count: u32) {
 }
 
 fn main() {
-    run(1);
-    run(2);
-    run(3);
+    run(5, 1);
+    run(5, 2);
+    // The indices wrap, and the batch does not fit.
+    run(u32::MAX, 2);
+    run(u32::MAX, 3);
     solved("in every interleaving the device finds each slot as it was written.");
 }

@@ -1,22 +1,12 @@
 // The names of gpu/kernels/memory_order.cuh on memory that shows what its orders allow: a relaxed load may return an old value, and stores become
 // visible in any order that no release and no fence forbids. `explore` tries every interleaving of a few threads, and every value of each load.
 //
-// It is the release-acquire part of the memory model of C++ (and of PTX). Each store is kept as a message. A thread has a view: for each word the oldest
-// message that it may still read. A release store carries the view of its thread, and an acquire load takes it over.
+// Like the other headers here it includes little: a puzzle is compiled in a fraction of a second.
 #ifndef DOORBELL_PUZZLES_ORDER_H
 #define DOORBELL_PUZZLES_ORDER_H
 
-#include <ucontext.h>
-
-#include <algorithm>
-#include <array>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "check.h"
+#include <stddef.h>
+#include <stdint.h>
 
 #define __device__
 #define __forceinline__ inline
@@ -30,260 +20,34 @@ struct Word {
   Word& operator=(const Word&) = delete;
 };
 
+uint32_t load_relaxed_gpu(const Word* from);
+uint32_t load_acquire_gpu(const Word* from);
+void store_relaxed_gpu(Word* to, uint32_t value);
+void store_release_gpu(Word* to, uint32_t value);
+// Orders what this thread did before it against what it does after it: acquire and release.
+void fence_gpu();
+
 namespace model {
 
-constexpr size_t kWords = 16;           // at most
-constexpr size_t kStack = 64 << 10;
-constexpr uint32_t kPatience = 32;      // steps after which a thread reads only what is newest, and lets others run
-constexpr uint32_t kSteps = 300;        // of one interleaving
+using Text = void (*)();
 
-using View = std::array<uint8_t, kWords>;
+// Every interleaving of the threads that `setup` begins, with up to `switches` switches away from one that could go on. `setup` runs before each, then
+// the threads, then `judge`. Only with `is_weak` loads return old values. How many interleavings there were.
+uint64_t explore(bool is_weak, uint32_t switches, Text setup, Text judge);
 
-struct Message {
-  uint32_t value;
-  View view;
-};
+// Begins a thread; for `setup`.
+void begin(const char* name, Text text);
 
-struct Place {
-  const Word* word;
-  std::string name;
-  std::vector<Message> messages;
-};
+// Names a word, which holds `value` for all; for `setup`.
+void name(const Word* word, const char* what, uint32_t value);
 
-struct Thread {
-  const char* name;
-  std::function<void()> text;
-  ucontext_t context;
-  std::unique_ptr<char[]> stack;
-  View now{}, taken{}, given{};         // what it sees; what an acquire fence adds; what relaxed stores carry since a release fence
-  uint32_t steps = 0;
-  bool ended = false;
-};
+// Runs a thread that begins when the others have ended, and sees all that they did; for `judge`.
+void run_after(const char* name, Text text);
 
-enum class Kind : uint8_t { kLoad, kStore, kFence };
-
-// One access, as the report shows it.
-struct Step {
-  const char* thread;
-  Kind kind;
-  size_t place;
-  uint32_t value;
-  uint32_t newest;                      // what was stored last
-  bool is_old;
-  const char* how;
-};
-
-struct Model {
-  bool is_weak = false;                 // loads may return old values
-  uint32_t switches = 0;                // away from a thread that could go on
-  std::vector<uint32_t> choices, widths;  // of this interleaving, and how many there were each time
-  size_t at = 0;
-  std::vector<Place> places;
-  std::vector<Step> log;
-  std::vector<std::unique_ptr<Thread>> threads;
-  Thread* runs = nullptr;
-  ucontext_t scheduler;
-
-  // One of `width` ways to go on; the first one first.
-  uint32_t choose(size_t width) {
-    if (width < 2) return 0;
-    if (at == choices.size()) {
-      choices.push_back(0);
-      widths.push_back(static_cast<uint32_t>(width));
-    }
-    return choices[at++];
-  }
-
-  // To the next interleaving; false behind the last.
-  bool next() {
-    while (!choices.empty() && choices.back() + 1 == widths.back()) {
-      choices.pop_back();
-      widths.pop_back();
-    }
-    if (choices.empty()) return false;
-    choices.back()++;
-    return true;
-  }
-
-  size_t place(const Word* word) {
-    for (size_t k = 0; k < places.size(); k++)
-      if (places[k].word == word) return k;
-    if (places.size() == kWords) check::still_wrong("the file uses more words than the check has room for.", "", "");
-    places.push_back({word, check::text("word %zu", places.size()), {{0, {}}}});
-    return places.size() - 1;
-  }
-};
-
-inline Model& model() {
-  static Model model;
-  return model;
-}
-
-inline void join(View& into, const View& from) {
-  for (size_t k = 0; k < kWords; k++) into[k] = std::max(into[k], from[k]);
-}
-
-// The steps of this interleaving; of a long one the last.
-inline std::string shown(size_t most = 60) {
-  const Model& m = model();
-  std::string text;
-  for (size_t k = m.log.size() - std::min(most, m.log.size()); k < m.log.size(); k++) {
-    const Step& step = m.log[k];
-    text += check::text("  %3zu  %-9s ", k + 1, step.thread);
-    if (step.kind == Kind::kFence) text += "fence";
-    else text += check::text("%s %s = %u, %s", step.kind == Kind::kLoad ? "loads " : "stores", m.places[step.place].name.c_str(), step.value, step.how);
-    if (step.is_old) text += check::text("   (an old value: %u is stored already)", step.newest);
-    text += "\n";
-  }
-  return text;
-}
-
-// Before each access: another thread may run.
-inline Thread& step() {
-  Model& m = model();
-  Thread& self = *m.runs;
-  self.steps++;
-  if (m.log.size() > kSteps)
-    check::still_wrong("a loop of the file does not end.", "R15: every wait is bounded. A reader that meets a publish says so, and its caller looks again.", shown(12));
-  swapcontext(&self.context, &m.scheduler);
-  return self;
-}
-
-inline uint32_t load(const Word* from, bool acquires, const char* how) {
-  Thread& self = step();
-  Model& m = model();
-  const size_t at = m.place(from);
-  const Place& place = m.places[at];
-  const size_t newest = place.messages.size() - 1, oldest = self.now[at];
-  size_t number = newest;
-  if (m.is_weak && self.steps < kPatience) number = newest - m.choose(newest - oldest + 1);
-  const Message& message = place.messages[number];
-  self.now[at] = std::max(self.now[at], static_cast<uint8_t>(number));
-  join(self.taken, message.view);
-  if (acquires) join(self.now, message.view);
-  m.log.push_back({self.name, Kind::kLoad, at, message.value, place.messages[newest].value, number != newest, how});
-  return message.value;
-}
-
-inline void store(Word* to, uint32_t value, bool releases, const char* how) {
-  Thread& self = step();
-  Model& m = model();
-  const size_t at = m.place(to);
-  Place& place = m.places[at];
-  const uint8_t number = static_cast<uint8_t>(place.messages.size());
-  Message message{value, releases ? self.now : self.given};
-  message.view[at] = number;
-  self.now[at] = number;
-  place.messages.push_back(message);
-  m.log.push_back({self.name, Kind::kStore, at, value, value, false, how});
-}
-
-inline void fence() {
-  Thread& self = step();
-  join(self.now, self.taken);
-  self.given = self.now;
-  model().log.push_back({self.name, Kind::kFence, 0, 0, 0, false, ""});
-}
-
-inline void enter() {
-  Thread& self = *model().runs;
-  self.text();
-  self.ended = true;
-}
-
-// Runs one thread to its next access.
-inline void resume(Thread& thread) {
-  Model& m = model();
-  m.runs = &thread;
-  swapcontext(&m.scheduler, &thread.context);
-  m.runs = nullptr;
-}
-
-inline Thread& begin(const char* name, std::function<void()> text) {
-  Model& m = model();
-  m.threads.push_back(std::make_unique<Thread>());
-  Thread& thread = *m.threads.back();
-  thread.name = name;
-  thread.text = std::move(text);
-  thread.stack.reset(new char[kStack]);
-  getcontext(&thread.context);
-  thread.context.uc_stack.ss_sp = thread.stack.get();
-  thread.context.uc_stack.ss_size = kStack;
-  thread.context.uc_link = &m.scheduler;
-  makecontext(&thread.context, enter, 0);
-  return thread;
-}
-
-// Runs the threads that were begun, with up to `switches` switches away from one that could go on.
-inline void run_all() {
-  Model& m = model();
-  uint32_t left = m.switches;
-  Thread* at = nullptr;
-  for (;;) {
-    std::vector<Thread*> others;
-    for (const auto& thread : m.threads)
-      if (!thread->ended && thread.get() != at) others.push_back(thread.get());
-    const bool goes_on = at != nullptr && !at->ended;
-    if (!goes_on && others.empty()) return;
-    const bool yields = goes_on && !others.empty() && at->steps % kPatience == kPatience - 1;
-    if (!goes_on || yields) {
-      at = others[m.choose(others.size())];
-    } else if (left > 0 && !others.empty()) {
-      const uint32_t choice = m.choose(others.size() + 1);
-      if (choice != 0) {
-        left--;
-        at = others[choice - 1];
-      }
-    }
-    resume(*at);
-  }
-}
-
-// Every interleaving of what `setup` begins. `setup` runs before each, then the threads, then `judge`. How many there were.
-inline uint64_t explore(bool is_weak, uint32_t switches, const std::function<void()>& setup, const std::function<void()>& judge) {
-  Model& m = model();
-  m.choices.clear();
-  m.widths.clear();
-  m.is_weak = is_weak;
-  m.switches = switches;
-  uint64_t count = 0;
-  do {
-    m.at = 0;
-    m.places.clear();
-    m.log.clear();
-    m.threads.clear();
-    setup();
-    run_all();
-    judge();
-    count++;
-  } while (m.next());
-  return count;
-}
-
-// A thread that begins when the others have ended, and sees all that they did.
-inline void run_after(const char* name, std::function<void()> text) {
-  Model& m = model();
-  Thread& thread = begin(name, std::move(text));
-  for (size_t k = 0; k < m.places.size(); k++) thread.now[k] = static_cast<uint8_t>(m.places[k].messages.size() - 1);
-  while (!thread.ended) resume(thread);
-}
-
-// Names a word, which holds `value` for all.
-inline void name(const Word* word, const char* what, uint32_t value) {
-  Place& place = model().places[model().place(word)];
-  place.name = what;
-  place.messages[0].value = value;
-}
+// Prints the steps of this interleaving.
+void show();
 
 }  // namespace model
-
-__device__ __forceinline__ uint32_t load_relaxed_gpu(const Word* from) { return model::load(from, false, "relaxed"); }
-__device__ __forceinline__ uint32_t load_acquire_gpu(const Word* from) { return model::load(from, true, "acquire"); }
-__device__ __forceinline__ void store_relaxed_gpu(Word* to, uint32_t value) { model::store(to, value, false, "relaxed"); }
-__device__ __forceinline__ void store_release_gpu(Word* to, uint32_t value) { model::store(to, value, true, "release"); }
-// Orders what this thread did before it against what it does after it: acquire and release.
-__device__ __forceinline__ void fence_gpu() { model::fence(); }
-
 }  // namespace order
 
 #endif

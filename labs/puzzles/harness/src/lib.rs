@@ -23,6 +23,7 @@ thread_local! {
     static STEPS_TAKEN: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
     static NAMES: RefCell<Vec<(loom::thread::ThreadId, &'static str)>> = const { RefCell::new(Vec::new()) };
     static FAULT: RefCell<Option<String>> = const { RefCell::new(None) };
+    static PANICS_AT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// What one thread did.
@@ -72,8 +73,17 @@ pub fn wait() {
 /// # Panics
 /// Always; [`explore`] catches it.
 pub fn wrong(what: String) -> ! {
-    FAULT.with_borrow_mut(|fault| *fault = Some(what));
+    FAULT.set(Some(what));
     panic!("found");
+}
+
+/// What loads may return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    /// What was stored last: steps of the threads take turns, and nothing else happens.
+    Newest,
+    /// Also what is older, where the memory orders allow it.
+    AsOrdered,
 }
 
 /// An interleaving in which something is wrong.
@@ -82,16 +92,23 @@ pub struct Failure {
     /// What is wrong.
     pub what: String,
     /// The steps to it, in their order.
-    pub steps: Vec<Step>,
+    steps: Vec<Step>,
+    memory: Memory,
 }
 
-/// Tries every interleaving of `model` that the memory orders allow, with up to three switches away from a thread that could go on.
-/// How many there were. `model` says whether it came to its end: a thread that looks a few times and sees nothing gives up.
+/// Tries every interleaving of `model`, with up to three switches away from a thread that could go on: first on memory that shows every store at once,
+/// then on memory that shows what the orders allow. How many there were. `model` says whether it came to its end: a thread that looks a few
+/// times and sees nothing gives up.
 ///
 /// # Errors
 /// The first interleaving in which something is wrong, or that there is none that comes to its end.
-pub fn explore(model: impl Fn() -> bool + Send + Sync + 'static) -> Result<u64, Failure> {
-    set_hook(Box::new(|_| {}));
+pub fn explore(model: impl Fn() -> bool + Clone + Send + Sync + 'static) -> Result<u64, Failure> {
+    Ok(explore_on(Memory::Newest, model.clone())? + explore_on(Memory::AsOrdered, model)?)
+}
+
+fn explore_on(memory: Memory, model: impl Fn() -> bool + Send + Sync + 'static) -> Result<u64, Failure> {
+    sync::READS_NEWEST.store(memory == Memory::Newest, Relaxed);
+    set_hook(Box::new(|panic| PANICS_AT.set(panic.location().map(ToString::to_string))));
     let mut builder = Builder::new();
     builder.preemption_bound = Some(PREEMPTIONS);
     builder.max_branches = STEPS;
@@ -107,18 +124,18 @@ pub fn explore(model: impl Fn() -> bool + Send + Sync + 'static) -> Result<u64, 
             }
         });
     }));
-    let steps = STEPS_TAKEN.with_borrow_mut(std::mem::take);
+    let steps = STEPS_TAKEN.take();
     let Err(panic) = outcome else {
         if ended.load(Relaxed) {
             return Ok(count.load(Relaxed));
         }
-        return Err(Failure { what: "In no interleaving does everything arrive.".to_owned(), steps });
+        return Err(Failure { what: "In no interleaving does everything arrive.".to_owned(), steps, memory });
     };
     let text = panic.downcast_ref::<String>().cloned();
     let text =
         text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default();
-    let what = FAULT.with_borrow_mut(Option::take).unwrap_or_else(|| plain(&text, &steps));
-    Err(Failure { what, steps })
+    let what = FAULT.take().unwrap_or_else(|| plain(&text, &steps));
+    Err(Failure { what, steps, memory })
 }
 
 /// What a panic says, in the words of the puzzles.
@@ -128,7 +145,7 @@ fn plain(text: &str, steps: &[Step]) -> String {
     } else if text.starts_with("Causality violation") {
         race(steps).unwrap_or_else(|| text.to_owned())
     } else {
-        format!("The file panics: {text}")
+        format!("The file panics at {}: {text}", PANICS_AT.take().unwrap_or_default())
     }
 }
 
@@ -157,7 +174,11 @@ pub fn solved(what: &str) -> ! {
 /// Prints what is wrong and the interleaving that shows it, and ends the check. `why` says which rule that breaks.
 pub fn still_wrong(case: &str, failure: &Failure, why: &str) -> ! {
     println!("STILL WRONG: {}\n{why}\n", failure.what);
-    println!("Seen with {case}. The interleaving, step by step:\n");
+    let memory = match failure.memory {
+        Memory::Newest => "Each load returns what was stored last",
+        Memory::AsOrdered => "The memory orders of the file allow it, on some processor",
+    };
+    println!("Seen with {case}. {memory}:\n");
     for (number, Step { actor, what, .. }) in failure.steps.iter().enumerate() {
         println!("  {:>3}  {actor:<7} {what}", number + 1);
     }

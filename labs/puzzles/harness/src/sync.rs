@@ -1,11 +1,14 @@
 //! The atomics of `std`, run by loom. Each has a name, by which the report calls it, and notes every access.
 
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU64 as Plain, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64 as Plain, Ordering::Relaxed};
 
 pub use loom::sync::atomic::Ordering;
 
 use crate::{note, push};
+
+/// Loads return what was stored last, whatever their order, and so order everything.
+pub(crate) static READS_NEWEST: AtomicBool = AtomicBool::new(false);
 
 /// Small numbers as people write them, others in hexadecimal.
 fn shown(value: u64) -> String {
@@ -36,7 +39,12 @@ macro_rules! atomic {
             /// As in `std`.
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $integer {
-                let value = self.inner.load(order);
+                let value = if READS_NEWEST.load(Relaxed) {
+                    // A change of a value reads the newest one.
+                    self.inner.fetch_add(0, Ordering::AcqRel)
+                } else {
+                    self.inner.load(order)
+                };
                 let newest = self.newest.load(Relaxed);
                 let stale = if u64::from(value) == newest {
                     String::new()
@@ -50,9 +58,43 @@ macro_rules! atomic {
             /// As in `std`.
             #[track_caller]
             pub fn store(&self, value: $integer, order: Ordering) {
+                if READS_NEWEST.load(Relaxed) {
+                    // Only changes of a value have one order among themselves, for all.
+                    self.inner.swap(value, Ordering::AcqRel);
+                } else {
+                    self.inner.store(value, order);
+                }
+                // Afterwards, as others may run before it.
                 note(&format!("stores {} = {}, {order:?}", self.name, shown(value.into())));
-                self.inner.store(value, order);
                 self.newest.store(value.into(), Relaxed);
+            }
+
+            /// As in `std`.
+            #[track_caller]
+            pub fn swap(&self, value: $integer, order: Ordering) -> $integer {
+                let old = self.inner.swap(value, order);
+                note(&format!(
+                    "swaps {} = {} for {}, {order:?}",
+                    self.name,
+                    shown(old.into()),
+                    shown(value.into())
+                ));
+                self.newest.store(value.into(), Relaxed);
+                old
+            }
+
+            /// As in `std`.
+            #[track_caller]
+            pub fn fetch_add(&self, value: $integer, order: Ordering) -> $integer {
+                let old = self.inner.fetch_add(value, order);
+                note(&format!(
+                    "adds {} to {} = {}, {order:?}",
+                    shown(value.into()),
+                    self.name,
+                    shown(old.into())
+                ));
+                self.newest.store(old.wrapping_add(value).into(), Relaxed);
+                old
             }
         }
     };
@@ -64,8 +106,8 @@ atomic!(AtomicU64, u64);
 /// As `std::sync::atomic::fence`.
 #[track_caller]
 pub fn fence(order: Ordering) {
-    note(&format!("fence, {order:?}"));
     loom::sync::atomic::fence(order);
+    note(&format!("fence, {order:?}"));
 }
 
 /// Bytes without an order of their own: two threads must not use them at the same time, unless both only read.
