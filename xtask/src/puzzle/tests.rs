@@ -10,6 +10,9 @@ use super::check::{LIMIT, Verdict, check};
 use super::*;
 use crate::rtl_test::{in_parallel, scratch};
 
+/// These tests hold the puzzles as they are committed.
+const EDITED: &str = "where somebody has solved a puzzle, `git checkout labs/puzzles` brings the fault back";
+
 /// What `checks/mendings.toml` of a puzzle has.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,7 +38,7 @@ struct Mending {
 impl Mending {
     fn apply(&self, text: &str) -> String {
         self.edits.iter().fold(text.to_owned(), |text, [find, replace]| {
-            assert_eq!(text.matches(find).count(), 1, "{}: '{find}' must occur once", self.name);
+            assert_eq!(text.matches(find).count(), 1, "{}: '{find}' must occur once; {EDITED}", self.name);
             text.replacen(find, replace, 1)
         })
     }
@@ -104,7 +107,7 @@ fn every_checker_tells_right_from_wrong() {
         }
     });
     let wrong = wrong.into_inner().unwrap();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "{}\n{EDITED}", wrong.join("\n"));
 }
 
 /// A puzzle with a file of its own, or with `edit` of what is there.

@@ -43,6 +43,7 @@ struct Thread {
   std::unique_ptr<char[]> stack;
   View now{}, taken{}, given{};         // what it sees; what an acquire fence adds; what relaxed stores carry since a release fence
   uint32_t steps = 0;
+  uint32_t most = ~0u;                  // steps after which it stops for ever
   bool ended = false;
 };
 
@@ -131,9 +132,12 @@ void show() { show_last(60); }
 Thread& step() {
   Model& m = model();
   Thread& self = *m.runs;
+  if (self.steps == self.most) self.ended = true;
   self.steps++;
   if (m.log.size() > kSteps) {
     check::still_wrong("R15: every wait is bounded. A reader that meets a publish says so, and its caller looks again.", "a loop of the file does not end.");
+    for (const auto& thread : m.threads)
+      if (thread->steps > thread->most) std::printf("  The %s has stopped after %u accesses.\n", thread->name, thread->most);
     show_last(12);
     check::end();
   }
@@ -206,7 +210,7 @@ Thread& add(const char* name, Text text) {
   return thread;
 }
 
-void begin(const char* name, Text text) { add(name, text); }
+void begin(const char* name, Text text, uint32_t most) { add(name, text).most = most; }
 
 // Runs the threads that were begun, with up to `switches` switches away from one that could go on.
 void run_all() {

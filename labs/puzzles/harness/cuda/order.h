@@ -35,8 +35,8 @@ using Text = void (*)();
 // the threads, then `judge`. Only with `is_weak` loads return old values. How many interleavings there were.
 uint64_t explore(bool is_weak, uint32_t switches, Text setup, Text judge);
 
-// Begins a thread; for `setup`.
-void begin(const char* name, Text text);
+// Begins a thread, which stops for ever after `most` accesses; for `setup`.
+void begin(const char* name, Text text, uint32_t most = ~0u);
 
 // Names a word, which holds `value` for all; for `setup`.
 void name(const Word* word, const char* what, uint32_t value);

@@ -19,6 +19,9 @@ bool g_is_found, g_is_last;
 // Of this run.
 int g_publishes;
 bool g_is_weak;
+// Accesses after which the publisher stops for ever; none: it goes on.
+uint32_t g_most;
+constexpr uint32_t kGoesOn = ~0u;
 
 bool is(const Version& one, const Version& other) { return one.version == other.version && one.salt == other.salt && one.offset == other.offset; }
 
@@ -31,7 +34,7 @@ void set_up() {
   model::name(&g_slot->offset, "offset", kVersions[0].offset);
   g_found = g_last = {};
   g_is_found = g_is_last = false;
-  model::begin("publisher", [] { for (int k = 1; k <= g_publishes; k++) publish(g_slot, kVersions[k]); });
+  model::begin("publisher", [] { for (int k = 1; k <= g_publishes; k++) publish(g_slot, kVersions[k]); }, g_most);
   model::begin("reader", [] { g_is_found = look(g_slot, &g_found); });
 }
 
@@ -45,6 +48,7 @@ void judge() {
     model::show();
     check::end();
   }
+  if (g_most != kGoesOn) return;
   model::run_after("later", [] { g_is_last = look(g_slot, &g_last); });
   const char* const why = "R19: POLICY makes its version resident: whoever looks afterwards finds it.";
   if (!g_is_last)
@@ -58,7 +62,8 @@ void judge() {
 }
 
 // How many interleavings there are.
-uint64_t run(bool is_weak, uint32_t switches, int publishes) {
+uint64_t run(bool is_weak, uint32_t switches, int publishes, uint32_t most = kGoesOn) {
+  g_most = most;
   g_is_weak = is_weak;
   g_publishes = publishes;
   return model::explore(is_weak, switches, set_up, judge);
@@ -68,5 +73,7 @@ uint64_t run(bool is_weak, uint32_t switches, int publishes) {
 
 int main() {
   const uint64_t count = run(false, 4, 1) + run(false, 3, 2) + run(true, 0, 1) + run(true, 1, 2);
+  // A publisher that dies holds up no reader.
+  for (uint32_t most = 1; most < 12; most++) run(false, 0, 2, most);
   check::solved("in %llu interleavings, with every order that the memory may show, each look is whole or says that it is not.", static_cast<unsigned long long>(count));
 }
