@@ -593,12 +593,6 @@ class One : Frame<Team> {
       for (uint32_t byte = 4 * lane_; byte < width; byte += 4 * kWarp)
         *reinterpret_cast<uint32_t*>(to + byte) = *reinterpret_cast<const uint32_t*>(scratch + byte);
       if (lane_ == 0) *(which < group ? at<uint32_t>(at_.query_scales) + group * that + which : reinterpret_cast<uint32_t*>(fresh + 2 * width) + (which - group)) = scale;
-      if (which >= group) {
-        const uint32_t value = which - group, slot = position % kBlock;
-        const uint64_t in_layer = static_cast<uint64_t>(half_bytes) * (2 * kv_head + value);
-        keep(of_layer + shape.kv_block() * (position / kBlock) + in_layer, width, slot, scratch, scale, lane_);
-        if (column().stored_to != nullptr) keep_sys(column().stored_to + 2ull * shape.kv_heads * half_bytes * layer + in_layer, width, slot, scratch, scale, lane_);
-      }
     }
     Team::sync();
     ranks_.lap(kStores);
@@ -620,6 +614,17 @@ class One : Frame<Team> {
       const uint32_t that = base / width, channel = base % width + lane_;
       const int32_t mean = mean_by_warp<kSingle>(at<char>(at_.parts) + at_.part_bytes * parts * that, parts, width, channel);
       order::store_relaxed_gpu(words(at_.means) + (own(that / group) * group + that % group) * width + channel, Word::of(mean, tag));
+    }
+    // What is newest takes its place in the cache when all warps have read what is there: they read whole blocks. Where means are few, the last warps have none.
+#pragma unroll 1
+    for (uint32_t job = kWarps - 1 - warp_; job < 2 * here; job += kWarps) {
+      const uint32_t value = job % 2, slot = position % kBlock;
+      const char* const newest = at<char>(at_.fresh) + fresh_bytes * (job / 2);
+      const unsigned char* const mantissas = reinterpret_cast<const unsigned char*>(newest + width * value);
+      const uint32_t scale = reinterpret_cast<const uint32_t*>(newest + 2 * width)[value];
+      const uint64_t in_layer = static_cast<uint64_t>(half_bytes) * (2 * own(job / 2) + value);
+      keep(of_layer + shape.kv_block() * (position / kBlock) + in_layer, width, slot, mantissas, scale, lane_);
+      if (column().stored_to != nullptr) keep_sys(column().stored_to + 2ull * shape.kv_heads * half_bytes * layer + in_layer, width, slot, mantissas, scale, lane_);
     }
     // Weights take the place of the parts.
     Team::sync();
