@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
   Shape8 shape{32, argc > 3 ? (uint32_t)atoi(argv[3]) : 2000u, 1, 1, 32, 32, 64, 64};
   Shape8 wide = shape;
   const bool brings = mode == "beside" || mode == "cut";
-  if (brings) shape.layers = 20;
+  if (brings) shape.layers = 2;
   else if (what != "same") wide.layers = 20;                                // another model, and a small one: its load takes little
   if (what == "wide") wide.hidden = 2048;                              // sound and honest, with wider layers than v1's
   uint64_t kv1 = 0, kv3 = 0;
