@@ -392,13 +392,20 @@ module group_table_run #(
   endtask
 
   // ---------------------------------------------------------------- random
+  // Whether something was never seen, in so many groups.
+  function automatic logic lacks(input int count);
+    lacks = count >= 100 && (busy_seen == 0 || waits_seen == 0 || late_seen == 0 || stale_seen == 0
+        || (Queues == 1 && (full_seen == 0 || full_by_late == 0)));
+  endfunction
+
   task automatic random(input int count);
     int   pair, kind, prefixes, goal, most, stall_post, stuck, number, place;
     logic [31:0] id;
     logic went, done;
     goal  = opened + count;
     stuck = 0;
-    while (opened < goal) begin
+    // Goes on until everything was seen that is to be seen, for four times as many groups at most.
+    while (opened < goal || (opened < goal + 3 * count && lacks(count))) begin
       if (stuck % 400 == 0) begin
         prefixes   = chance(50) ? between(1, 4) : between(8, 14);
         most       = chance(94) ? between(1, 4) : 64;
@@ -444,8 +451,7 @@ module group_table_run #(
       end
       step(!chance(20), went, done);
     end
-    if (count >= 100 && (busy_seen == 0 || waits_seen == 0 || late_seen == 0 || stale_seen == 0
-        || (Queues == 1 && (full_seen == 0 || full_by_late == 0))))
+    if (lacks(count))
       fail($sformatf("%0d queue pairs: %0d busy, %0d full, %0d of them by late ones, %0d wait, %0d late, %0d stale", Queues, busy_seen,
                      full_seen, full_by_late, waits_seen, late_seen, stale_seen));
   endtask

@@ -268,6 +268,11 @@ module readback_turns_tb;
     end
   end
 
+  // Whether something was seen too seldom.
+  function automatic logic lacks();
+    lacks = ended < 400 || scored < 100 || published < 30 || languages < 30 || refused < 30 || failed < 3 || abandoned < 3 || behind < 50;
+  endfunction
+
   initial begin
     for (int k = 0; k < Queues * Words; k++) words[k] = rnd() & 32'h1_FFFF;
     @(posedge rst_n);
@@ -282,7 +287,8 @@ module readback_turns_tb;
     start <= 1'b0;
     @(posedge clk);
     running = 1'b1;
-    for (int k = 0; k < drawn(24, 60); k++) begin
+    // Goes on until everything was seen often enough, for four times as many rounds at most.
+    for (int k = 0; k < drawn(24, 60) || (k < 4 * drawn(24, 60) && lacks()); k++) begin
       stall   = k % 3 == 0 ? 0 : between(1, 60);
       latency = k % 2 == 0 ? 0 : between(1, 60);
       errors  = k % 4 == 3 ? 20 : 0;
@@ -290,7 +296,7 @@ module readback_turns_tb;
       waits_for = "the bench waits for results";
       repeat (1500) @(posedge clk);
     end
-    if (ended < 400 || scored < 100 || published < 30 || languages < 30 || refused < 30 || failed < 3 || abandoned < 3 || behind < 50)
+    if (lacks())
       fail($sformatf("only %0d ended: %0d scored, %0d and %0d published, %0d refused, %0d failed, %0d abandoned, %0d while another was held",
                      ended, scored, published, languages, refused, failed, abandoned, behind));
     finish_bench("readback_turns_tb");

@@ -390,10 +390,16 @@ module rollout_worker_fsm_tb;
     repeat (4) @(posedge clk);
   endtask
 
+  // Whether something was seen too seldom.
+  function automatic logic lacks();
+    lacks = stops_seen < 50 || kept_seen < 20 || resident_kept_seen < 1 || called_off_seen < 5 || groups_seen < 20 || drained_seen < 20;
+  endfunction
+
   initial begin
     @(posedge rst_n);
     @(posedge clk);
-    for (int k = 0; k < 16; k++) begin
+    // Goes on until everything was seen often enough, for four times as many rounds at most.
+    for (int k = 0; k < 16 || (k < 64 && lacks()); k++) begin
       stall_out        = k[0] ? 60 : 0;
       stall_in         = k[1] ? 80 : 0;
       wait_states      = k[2] ? 16'd2 : 16'd0;
