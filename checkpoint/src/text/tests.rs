@@ -49,11 +49,14 @@ fn a_chat_is_what_its_template_says() {
 
 proptest! {
     #[test]
-    fn a_stream_says_what_all_tokens_say(letters in "[a-z ,.0-9]{0,80}") {
+    fn a_stream_says_what_all_tokens_say(letters in "[a-z ,.0-9]{0,80}", together in 1..40usize) {
         let text = text();
         let tokens = text.encode(&letters).unwrap();
         let mut stream = text.stream();
         let said: String = tokens.iter().map(|&token| stream.next(token).unwrap()).collect();
+        prop_assert_eq!(said + &stream.end().unwrap(), letters.as_str());
+        let mut stream = text.stream();
+        let said: String = tokens.chunks(together).map(|tokens| stream.take(tokens).unwrap()).collect();
         prop_assert_eq!(said + &stream.end().unwrap(), letters);
     }
 }

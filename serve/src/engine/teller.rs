@@ -412,14 +412,20 @@ impl Asked<'_> {
     fn read(&mut self, text: &Text, member: u32, tokens: &[u32], logps: &[i32]) {
         let stops = &self.job.ask.stops;
         let answer = &mut self.answers[member as usize];
+        // Where no text ends an answer nobody asks which token adds what.
+        let mut together = vec![];
         for (place, &token) in tokens.iter().enumerate() {
             answer.tokens.push(token);
             answer.logps.extend(logps.get(place));
             if self.stop_tokens.contains(&token) {
                 answer.stopped = Some(Finish::StopToken(token));
-                return;
+                break;
             }
             if self.job.ask.ends && text.ends(token) {
+                continue;
+            }
+            if stops.texts.is_empty() {
+                together.push(token);
                 continue;
             }
             let new = answer.stream.as_mut().and_then(|stream| stream.next(token).ok()).unwrap_or_default();
@@ -442,6 +448,9 @@ impl Asked<'_> {
                 answer.stream = None;
                 return;
             }
+        }
+        if let Some(stream) = answer.stream.as_mut().filter(|_| !together.is_empty()) {
+            answer.text.push_str(&stream.take(&together).unwrap_or_default());
         }
     }
 

@@ -65,6 +65,8 @@ pub struct Server {
     long: Arc<Semaphore>,
     /// Bytes of the longest token.
     longest_token: usize,
+    /// The text of each token.
+    words: Vec<Box<str>>,
     /// Makes numbers of salts.
     salts: RandomState,
     started: u64,
@@ -103,12 +105,14 @@ pub struct Setup {
 impl Server {
     /// A server that takes nothing yet.
     pub fn new(setup: Setup) -> Arc<Server> {
-        let token = |token| setup.text.decode(&[token]).map_or(0, |text| text.len());
+        let word = |token| setup.text.decode(&[token]).unwrap_or_default().into_boxed_str();
+        let words: Vec<Box<str>> = (0..setup.vocabulary).map(word).collect();
         Arc::new(Server {
             numbers: AtomicU64::new(0),
             named: Mutex::default(),
             long: Arc::new(Semaphore::new(LONG * kib(setup.limits.body) as usize)),
-            longest_token: (0..setup.vocabulary).map(token).max().unwrap_or(0).max(4),
+            longest_token: words.iter().map(|word| word.len()).max().unwrap_or(0).max(4),
+            words,
             salts: RandomState::new(),
             started: now(),
             setup,

@@ -469,7 +469,7 @@ impl Server {
 
     /// A token's own text.
     pub(super) fn token(&self, token: u32) -> String {
-        self.text.decode(&[token]).unwrap_or_default()
+        self.words.get(token as usize).map(|word| word.to_string()).unwrap_or_default()
     }
 }
 
