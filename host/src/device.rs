@@ -7,6 +7,7 @@ use crate::language::LanguageRegions;
 use crate::memory::SharedMemory;
 use crate::platform::Platform;
 use crate::ports::SharedDevice;
+use crate::why::Why;
 use doorbell_contract::{
     Capability, Counter, HwCompletion, HwDesc, HwEvent, HwPolicy, QueueCounter, Register, WorkerCounter,
 };
@@ -192,6 +193,16 @@ pub trait Device: Send {
     fn answered(&self, event: &HwEvent) -> Option<u64> {
         let _ = event;
         None
+    }
+
+    /// Why the next completion of each of its queue pairs does not come: who waits for whom, and the root. By the place of the queue pair's
+    /// region among the [`token_regions`](Self::token_regions); those that have nothing in flight are left out. Reads registers
+    /// and both rings, and changes nothing. The default, none, is for devices that know nothing better.
+    ///
+    /// # Errors
+    /// A failure of the device.
+    fn why(&mut self) -> Result<Vec<(usize, Why)>, DeviceError> {
+        Ok(vec![])
     }
 
     /// Stops the device (R12): returns once it no longer accesses memory. What is in flight is lost.

@@ -17,7 +17,7 @@ use crate::platform::{Awaited, Platform};
 use crate::ports::SharedDevice;
 use crate::queue::{CompletionQueue, Depth, EventQueue, SubmissionQueue};
 use crate::split::{Completer, Submitter, split};
-use crate::why;
+use crate::why::{Known, Outstanding, Why};
 use doorbell_contract::{
     Block, CONTRACT_VERSION, Capability, CompletionFlags, Control, Counter, DEVICE_ID, DeviceFault,
     EventKind, HwCompletion, HwDesc, HwEvent, HwPolicy, QueueCounter, Register, State, WorkerCounter,
@@ -149,14 +149,6 @@ pub(crate) fn protocol(device: &str, broken: &Broken) -> DeviceError {
 /// What is waited for but for STATE.
 pub(crate) const COMPLETION: &str = "a completion";
 
-/// What the host knows of a queue pair, for the report of a wait that ran out.
-pub(crate) struct Known {
-    pub in_flight: u64,
-    pub sq_tail: u32,
-    pub sq_head: u32,
-    pub cq_head: u32,
-}
-
 /// The report of a wait that ran out.
 #[cold]
 pub(crate) fn timeout(
@@ -164,6 +156,7 @@ pub(crate) fn timeout(
     waited_for: &'static str,
     patience: u32,
     known: &Known,
+    outstanding: impl FnOnce() -> Outstanding,
 ) -> Result<DeviceError, DeviceError> {
     let state = State::from_bits_retain(platform.read_register(Register::State)?);
     let status = platform.read_register(Register::Status)?;
@@ -178,7 +171,7 @@ pub(crate) fn timeout(
     .filter(|&&(bit, _)| workers & bit != 0)
     .map(|&(_, name)| name)
     .collect();
-    let root = (waited_for == COMPLETION).then(|| why::root(platform, known)).transpose()?;
+    let why = (waited_for == COMPLETION).then(|| Why::of(platform, known, &outstanding())).transpose()?;
     Ok(DeviceError::Timeout(Box::new(Timeout {
         device: platform.name().to_owned(),
         waited_for,
@@ -200,7 +193,7 @@ pub(crate) fn timeout(
         completed: counter(platform, Counter::Completions)?,
         tokens: counter(platform, Counter::Tokens)?,
         report: platform.report().map(|report| format!("; {report}")).unwrap_or_default(),
-        root,
+        why,
     })))
 }
 
@@ -704,13 +697,32 @@ impl<P: Platform> Driver<P> {
 
     #[cold]
     fn timeout(&mut self, waited_for: &'static str) -> Result<DeviceError, DeviceError> {
-        let known = Known {
+        let known = self.known()?;
+        let outstanding = Self::outstanding(&self.sq, &self.cq, &self.ledger, &known);
+        timeout(&mut self.platform, waited_for, self.parts.config.patience, &known, outstanding)
+    }
+
+    fn known(&self) -> Result<Known, DeviceError> {
+        Ok(Known {
             in_flight: self.submitted - self.ledger.completed(),
             sq_tail: self.sq.tail(),
             sq_head: self.sq.head(),
             cq_head: self.cq.head(),
-        };
-        timeout(&mut self.platform, waited_for, self.parts.config.patience, &known)
+            is_fresh: self.cq.is_fresh()?,
+            armed: self.armed,
+        })
+    }
+
+    /// Looks for the descriptors without a completion when it is called.
+    fn outstanding<'q>(
+        sq: &'q SubmissionQueue,
+        cq: &'q CompletionQueue,
+        ledger: &'q Ledger,
+        known: &'q Known,
+    ) -> impl FnOnce() -> Outstanding + use<'q, P> {
+        let taken = ledger.completed();
+        let &Known { sq_head, sq_tail, in_flight, .. } = known;
+        move || Outstanding::find(&sq.reader(), cq, taken, (sq_head, sq_tail), in_flight)
     }
 }
 
@@ -794,6 +806,15 @@ impl<P: Platform> Device for Driver<P> {
     #[inline]
     fn in_flight(&self) -> usize {
         (self.submitted - self.ledger.completed()) as usize
+    }
+
+    fn why(&mut self) -> Result<Vec<(usize, Why)>, DeviceError> {
+        if self.in_flight() == 0 {
+            return Ok(vec![]);
+        }
+        let known = self.known()?;
+        let outstanding = Self::outstanding(&self.sq, &self.cq, &self.ledger, &known)();
+        Ok(vec![(0, Why::of(&mut self.platform, &known, &outstanding)?)])
     }
 
     fn capacity(&self) -> usize {

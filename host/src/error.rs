@@ -2,7 +2,7 @@
 
 use doorbell_contract::Register;
 
-use crate::why::Root;
+use crate::why::Why;
 
 /// Any failure of a driver, a platform or a device as a whole.
 ///
@@ -190,7 +190,7 @@ pub enum DeviceError {
     "{device}: {waited_for} did not happen within {patience} advances: {in_flight} in flight, SQ tail {sq_tail:#x}, \
      SQ head {sq_head:#x}, CQ head {cq_head:#x}; device: STATE {state}, STATUS {status}, ERROR {fault}, consumed \
      {consumed}, completed {completed}, tokens {tokens}{report}{}; disable and enable the device, or raise the patience",
-    root.as_ref().map(|root| format!("; why: {root}")).unwrap_or_default()
+    why.as_ref().map(|why| format!("; why: {why}")).unwrap_or_default()
 )]
 pub struct Timeout {
     /// Name of the device.
@@ -221,8 +221,8 @@ pub struct Timeout {
     pub tokens: u64,
     /// What the platform knows beside, behind a semicolon, or nothing.
     pub report: String,
-    /// What a completion waits for in the end; none where the wait was for STATE.
-    pub root: Option<Root>,
+    /// Who waits for whom; none where the wait was for STATE.
+    pub why: Option<Why>,
 }
 
 fn nearest_depths(value: u32) -> String {

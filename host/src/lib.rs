@@ -44,7 +44,7 @@ pub mod queue;
 pub mod registers;
 pub mod sharded;
 pub mod split;
-mod why;
+pub mod why;
 
 pub use doorbell_contract as contract;
 

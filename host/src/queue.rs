@@ -173,8 +173,36 @@ impl SubmissionQueue {
 
     /// The descriptor that was written for running index `index`, if its slot has not been used again since.
     pub(crate) fn written(&self, index: u32) -> Option<HwDesc> {
+        self.reader().at(index)
+    }
+
+    /// What its slots hold, for another thread to look at.
+    pub(crate) fn reader(&self) -> Written {
+        let Self { memory, offset, depth, key, .. } = self;
+        Written { memory: memory.clone(), offset: *offset, depth: *depth, key: *key }
+    }
+}
+
+/// The slots of a submission queue, to be read.
+#[derive(Debug)]
+pub(crate) struct Written {
+    memory: SharedMemory,
+    offset: usize,
+    depth: Depth,
+    key: SqKey,
+}
+
+impl Written {
+    /// How many there are.
+    pub fn depth(&self) -> Depth {
+        self.depth
+    }
+
+    /// As [`SubmissionQueue::written`].
+    pub fn at(&self, index: u32) -> Option<HwDesc> {
         let mut desc = HwDesc::default();
-        self.slots().ok()?.load(index, cast_mut(&mut desc));
+        let slots: Slots<'_, DESC_WORDS> = self.memory.slots(self.offset, self.depth.slots()).ok()?;
+        slots.load(index, cast_mut(&mut desc));
         // The check word holds the index, too (R2).
         desc.verify(&self.key, index).then_some(desc)
     }
@@ -301,6 +329,23 @@ impl FilledRing<HwCompletion> {
         let mut completion = HwCompletion::zeroed();
         slots.load(index, cast_mut(&mut completion));
         Some(completion.with_phase(false))
+    }
+}
+
+impl FilledRing<HwCompletion> {
+    /// Completions that memory shows: of the `taken` that were popped the last ones, then those that are there to be popped.
+    pub(crate) fn shown(&self, taken: u64) -> (Vec<HwCompletion>, Vec<HwCompletion>) {
+        let Ok(slots) = self.slots() else { return (vec![], vec![]) };
+        let depth = self.depth.slots();
+        let behind = taken.min(depth.into()) as u32;
+        let read = |index: u32| {
+            let mut completion = HwCompletion::zeroed();
+            slots.load(index, cast_mut(&mut completion));
+            is_fresh(&slots, self.depth, index).then(|| completion.with_phase(false))
+        };
+        let popped = (1..=behind).rev().filter_map(|back| read(self.head.wrapping_sub(back)));
+        let ahead = (0..depth).map_while(|k| read(self.head.wrapping_add(k)));
+        (popped.collect(), ahead.collect())
     }
 }
 

@@ -14,11 +14,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::device::TokenRegion;
-use crate::driver::{COMPLETION, Condition, Driver, Known, Parts, Patience, protocol, timeout};
+use crate::driver::{COMPLETION, Condition, Driver, Parts, Patience, protocol, timeout};
 use crate::error::DeviceError;
 use crate::ledger::{Broken, Ledger};
 use crate::platform::{Awaited, Platform};
-use crate::queue::{CompletionQueue, EventQueue, SubmissionQueue};
+use crate::queue::{CompletionQueue, EventQueue, SubmissionQueue, Written};
+use crate::why::{Known, Outstanding};
 use doorbell_contract::{HwCompletion, HwDesc, Register};
 
 /// For how long a completer looks without sleeping, on a device that runs by itself.
@@ -62,6 +63,8 @@ pub struct Submitter<P: Platform> {
 pub struct Completer<P: Platform> {
     shared: Arc<Shared<P>>,
     cq: CompletionQueue,
+    /// The submitter's slots, to say what a wait that runs out was for.
+    written: Written,
     ledger: Ledger,
     patience: Patience,
     parts: Parts,
@@ -82,9 +85,10 @@ pub(crate) fn split<P: Platform>(driver: Driver<P>) -> (Submitter<P>, Completer<
         platform: Mutex::new(platform),
     });
     let runs_alone = shared.platform().runs_alone();
+    let written = sq.reader();
     (
         Submitter { shared: shared.clone(), sq, submitted, not_sync: PhantomData },
-        Completer { shared, cq, ledger, patience, parts, events, runs_alone, not_sync: PhantomData },
+        Completer { shared, cq, written, ledger, patience, parts, events, runs_alone, not_sync: PhantomData },
     )
 }
 
@@ -124,7 +128,8 @@ impl<P: Platform> Submitter<P> {
             return Err(Box::new((self, completer)));
         }
         let Self { shared, mut sq, submitted, .. } = self;
-        let Completer { shared: other, cq, ledger, patience, parts, events, runs_alone, .. } = completer;
+        let Completer { shared: other, cq, written, ledger, patience, parts, events, runs_alone, .. } =
+            completer;
         drop(shared);
         sq.consumed(ledger.sq_head());
         match Arc::try_unwrap(other) {
@@ -150,7 +155,17 @@ impl<P: Platform> Submitter<P> {
             // Each half has one reference and gives none away, so this does not happen.
             Err(shared) => Err(Box::new((
                 Self { shared: shared.clone(), sq, submitted, not_sync: PhantomData },
-                Completer { shared, cq, ledger, patience, parts, events, runs_alone, not_sync: PhantomData },
+                Completer {
+                    shared,
+                    cq,
+                    written,
+                    ledger,
+                    patience,
+                    parts,
+                    events,
+                    runs_alone,
+                    not_sync: PhantomData,
+                },
             ))),
         }
     }
@@ -246,8 +261,13 @@ impl<P: Platform> Completer<P> {
             sq_tail: self.ledger.index(submitted),
             sq_head: self.ledger.sq_head(),
             cq_head: self.cq.head(),
+            is_fresh: self.cq.is_fresh()?,
+            armed: None,
         };
-        timeout(platform, COMPLETION, self.parts.config.patience, &known)
+        let ends = (known.sq_head, known.sq_tail);
+        let find =
+            || Outstanding::find(&self.written, &self.cq, self.ledger.completed(), ends, known.in_flight);
+        timeout(platform, COMPLETION, self.parts.config.patience, &known, find)
     }
 
     /// Descriptors submitted and not yet returned by [`collect`](Self::collect).

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::device::{Counters, Device, Features, QueueCounters, TokenRegion, WorkerCounters};
 use crate::error::DeviceError;
 use crate::language::LanguageRegions;
+use crate::why::Why;
 use doorbell_contract::{
     CompletionFlags, DescFlags, GOLDEN, HwCompletion, HwDesc, HwEvent, MEMBER_NONE, Opcode, PREFIX_NONE,
 };
@@ -365,6 +366,14 @@ impl Device for Sharded {
 
     fn in_flight(&self) -> usize {
         self.shards.iter().map(|shard| shard.in_flight()).sum()
+    }
+
+    fn why(&mut self) -> Result<Vec<(usize, Why)>, DeviceError> {
+        let mut all = vec![];
+        for (shard, first) in self.shards.iter_mut().zip(&self.first_region) {
+            all.extend(shard.why()?.into_iter().map(|(place, why)| (first + place, why)));
+        }
+        Ok(all)
     }
 
     /// Of all shards together.

@@ -8,6 +8,7 @@ use doorbell_host::config::QueueConfig;
 use doorbell_host::device::{Counters, Device, Features, QueueCounters, TokenRegion, WorkerCounters};
 use doorbell_host::driver::Driver;
 use doorbell_host::error::DeviceError;
+use doorbell_host::why::Why;
 
 /// Rewrites the completion with the given ordinal into any number of them.
 pub(crate) type Edit = Box<dyn FnMut(usize, HwCompletion) -> Vec<HwCompletion> + Send>;
@@ -127,6 +128,7 @@ impl Device for Tampered {
             fn counters(&mut self) -> Result<Counters, DeviceError>;
             fn queue_counters(&mut self) -> Result<Vec<QueueCounters>, DeviceError>;
             fn worker_counters(&mut self) -> Result<Vec<WorkerCounters>, DeviceError>;
+            fn why(&mut self) -> Result<Vec<(usize, Why)>, DeviceError>;
             fn disable(&mut self) -> Result<(), DeviceError>;
             fn enable(&mut self) -> Result<(), DeviceError>;
         }

@@ -1,10 +1,11 @@
-//! Why a wait ran out: the root, as far as registers show it.
+//! The root: what a queue pair waits for in the end, as far as registers show it.
 
 use std::fmt;
 
-use doorbell_contract::{DeviceFault, Register, State};
+use doorbell_contract::{DeviceFault, MessageControl, Register, State};
 
-use crate::driver::{Known, names};
+use super::Known;
+use crate::driver::names;
 use crate::error::DeviceError;
 use crate::platform::Platform;
 
@@ -34,6 +35,23 @@ pub enum Root {
     FullQueue {
         /// Completions in it.
         completions: u32,
+    },
+    /// A completion is there, and the message of the interrupt is held by the mask of its vector.
+    Masked,
+    /// A completion is there, the interrupt has fired, and its message has not come.
+    LostMessage {
+        /// Faults of ERROR, in words.
+        faults: String,
+    },
+    /// A completion is there, and none at or above ARM asks for the interrupt.
+    Unasked {
+        /// What ARM was written with.
+        arm: u32,
+    },
+    /// Everything that was submitted has completed, and the host has not taken it.
+    Untaken {
+        /// The next completion that it would take.
+        from: u32,
     },
     /// The device counts completions as written that memory does not show.
     Unseen {
@@ -81,6 +99,23 @@ impl fmt::Display for Root {
                     "the completion queue is full: the host has not taken {completions} completions (R4)"
                 )
             }
+            Self::Masked => write!(
+                f,
+                "a completion is there, and the vector of the queue pair is masked: its message is held until \
+                 MESSAGE_CONTROL.MASK is 0 (R14)"
+            ),
+            Self::LostMessage { faults } => write!(
+                f,
+                "a completion is there, and the interrupt has fired: its message did not come to memory, ERROR {faults} (R14)"
+            ),
+            Self::Unasked { arm } => write!(
+                f,
+                "a completion is there, and none at or above ARM ({arm:#x}) asks for the interrupt: submit with INTERRUPT, \
+                 or set COALESCE_COUNT or COALESCE_TIME (R14)"
+            ),
+            Self::Untaken { from } => {
+                write!(f, "completion {from:#x} is there, and the host has not taken it (R4)")
+            }
             Self::Unseen { from, to } => write!(
                 f,
                 "the device has written completions {from:#x} to {to:#x}, and memory does not show the first: CQ_BASE is not the \
@@ -109,49 +144,69 @@ impl fmt::Display for Root {
 }
 
 /// What the registers of a queue pair show.
-struct Seen {
+pub(super) struct Seen {
     state: State,
     fault: DeviceFault,
     workers: u32,
     doorbell: u32,
-    sq_head: u32,
+    pub sq_head: u32,
     cq_tail: u32,
     cq_head: u32,
     cq_size: u32,
+    masked: bool,
 }
 
 /// A bit of WORKER_STATE.
 const BUSY: u32 = 1 << 0;
 const HELD_BACK: u32 = 1 << 2;
 
-/// The root of what `known` waits for.
-///
-/// # Errors
-/// If a register cannot be read.
-pub(crate) fn root(platform: &mut impl Platform, known: &Known) -> Result<Root, DeviceError> {
-    let mut read = |register| platform.read_register(register);
-    let seen = Seen {
-        state: State::from_bits_retain(read(Register::State)?),
-        fault: DeviceFault::from_bits_retain(read(Register::Error)?),
-        workers: read(Register::WorkerState)?,
-        doorbell: read(Register::Doorbell)?,
-        sq_head: read(Register::SqHead)?,
-        cq_tail: read(Register::CqTail)?,
-        cq_head: read(Register::CqHead)?,
-        cq_size: read(Register::CqSize)?,
-    };
-    Ok(seen.root(known))
+impl Seen {
+    /// Reads the registers.
+    ///
+    /// # Errors
+    /// If one cannot be read.
+    pub fn of(platform: &mut impl Platform) -> Result<Self, DeviceError> {
+        let mut read = |register| platform.read_register(register);
+        Ok(Self {
+            state: State::from_bits_retain(read(Register::State)?),
+            fault: DeviceFault::from_bits_retain(read(Register::Error)?),
+            workers: read(Register::WorkerState)?,
+            doorbell: read(Register::Doorbell)?,
+            sq_head: read(Register::SqHead)?,
+            cq_tail: read(Register::CqTail)?,
+            cq_head: read(Register::CqHead)?,
+            cq_size: read(Register::CqSize)?,
+            // Not every device has vectors.
+            masked: match read(Register::MessageControl) {
+                Err(DeviceError::ReadRefused { .. }) => false,
+                read => MessageControl::from_bits_retain(read?).contains(MessageControl::MASK),
+            },
+        })
+    }
+
+    /// Workers of the device that are busy.
+    pub fn busy(&self) -> u32 {
+        self.workers >> 3 & 0x1F
+    }
 }
 
 impl Seen {
     /// The first that holds. Each is a reason for those behind it.
-    fn root(&self, known: &Known) -> Root {
+    pub fn root(&self, known: &Known) -> Root {
         let waiting = self.cq_tail.wrapping_sub(self.cq_head);
         if self.state.contains(State::DEAD) {
             return Root::Dead(names(self.fault));
         }
         if !self.state.contains(State::ACTIVE) {
             return Root::Inactive;
+        }
+        if known.is_fresh {
+            return match known.armed {
+                None => Root::Untaken { from: known.cq_head },
+                Some(arm) if self.state.contains(State::ARMED) => Root::Unasked { arm },
+                Some(_) if self.masked => Root::Masked,
+                Some(_) => Root::LostMessage { faults: names(self.fault) },
+            };
         }
         // A submitter on another thread may not have rung yet: what the device does know of is done.
         if self.doorbell != known.sq_tail
@@ -197,10 +252,12 @@ mod tests {
             cq_tail: 9,
             cq_head: 9,
             cq_size: 4,
+            masked: false,
         }
     }
 
-    const KNOWN: Known = Known { in_flight: 2, sq_tail: 1, sq_head: 1, cq_head: 9 };
+    const KNOWN: Known =
+        Known { in_flight: 2, sq_tail: 1, sq_head: 1, cq_head: 9, is_fresh: false, armed: None };
 
     #[rstest]
     #[case::held(seen(), Root::Held { descriptors: 2 })]
@@ -220,5 +277,22 @@ mod tests {
     )]
     fn the_first_reason_is_the_root(#[case] seen: Seen, #[case] root: Root) {
         assert_eq!(seen.root(&KNOWN), root);
+    }
+
+    #[rstest]
+    #[case::untaken(seen(), None, Root::Untaken { from: 9 })]
+    #[case::unasked(Seen { state: State::ACTIVE | State::ARMED, ..seen() }, Some(9), Root::Unasked { arm: 9 })]
+    #[case::masked(Seen { masked: true, ..seen() }, Some(9), Root::Masked)]
+    #[case::message(
+        Seen { fault: DeviceFault::MESSAGE_WRITE, ..seen() },
+        Some(9),
+        Root::LostMessage { faults: "MESSAGE_WRITE".into() }
+    )]
+    fn what_is_there_and_not_taken_is_the_root(
+        #[case] seen: Seen,
+        #[case] armed: Option<u32>,
+        #[case] root: Root,
+    ) {
+        assert_eq!(seen.root(&Known { is_fresh: true, armed, ..KNOWN }), root);
     }
 }

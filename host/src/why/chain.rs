@@ -1,0 +1,150 @@
+//! Who waits for whom among the descriptors of a queue pair, by the contract's rules.
+
+use std::fmt;
+
+use doorbell_contract::{DescFlags, HwDesc, Opcode};
+
+/// A descriptor without a completion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiting {
+    /// Its running index in the submission queue.
+    pub index: u32,
+    /// What its slot holds.
+    pub desc: HwDesc,
+    /// What it waits for.
+    pub cause: Cause,
+}
+
+/// What a descriptor waits for. Indices are running indices of the submission queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The device has not read its slot.
+    Unread,
+    /// An earlier descriptor of its rollout (R5).
+    Order {
+        /// The last of them.
+        after: u32,
+    },
+    /// A fence before it (R7).
+    Fence {
+        /// The last one.
+        at: u32,
+    },
+    /// It is a fence itself, and waits for everything before it (R7).
+    Earlier {
+        /// The last descriptor before it.
+        last: u32,
+    },
+    /// The PREFILL of its group (R17).
+    Prefill {
+        /// The PREFILL.
+        at: u32,
+    },
+    /// Nothing in its queue pair: it runs.
+    Runs,
+    /// A worker: nothing in its queue pair holds it, and all busy workers have another one (R16).
+    Worker,
+}
+
+impl Cause {
+    /// The older descriptor that it is waited for, if it is one.
+    pub fn older(self) -> Option<u32> {
+        match self {
+            Self::Order { after: index }
+            | Self::Fence { at: index }
+            | Self::Earlier { last: index }
+            | Self::Prefill { at: index } => Some(index),
+            Self::Unread | Self::Runs | Self::Worker => None,
+        }
+    }
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let opcode = Opcode::try_from(self.desc.opcode).map_or("a descriptor", Opcode::name);
+        write!(f, "slot {:#x} ({opcode} of rollout {}) ", self.index, self.desc.rollout_id)?;
+        match self.cause {
+            Cause::Unread => f.write_str("is published and not read"),
+            Cause::Order { after } => write!(f, "waits for slot {after:#x} of its rollout (R5)"),
+            Cause::Fence { at } => write!(f, "waits for the fence in slot {at:#x} (R7)"),
+            Cause::Earlier { last } => {
+                write!(f, "is a fence and waits for all before it, the last in slot {last:#x} (R7)")
+            }
+            Cause::Prefill { at } => write!(f, "waits for the PREFILL of its group in slot {at:#x} (R17)"),
+            Cause::Runs => f.write_str("was read, and nothing of its queue pair holds it"),
+            Cause::Worker => f.write_str("waits for a worker (R16)"),
+        }
+    }
+}
+
+/// What each of `slots` waits for, oldest first: descriptors without a completion by their running indices. The device has read the slots
+/// below `sq_head`, and `busy` of its workers run something.
+pub(super) fn chain(slots: &[(u32, HwDesc)], sq_head: u32, busy: u32) -> Vec<Waiting> {
+    let mut free = 0;
+    let cause = |place: usize| {
+        let (index, desc) = &slots[place];
+        let earlier = &slots[..place];
+        if sq_head.wrapping_sub(*index) as i32 <= 0 {
+            return Cause::Unread;
+        }
+        let last = |holds: &dyn Fn(&HwDesc) -> bool| {
+            earlier.iter().rev().find(|(_, earlier)| holds(earlier)).map(|&(index, _)| index)
+        };
+        if let Some(after) = last(&|earlier| earlier.rollout_id == desc.rollout_id) {
+            return Cause::Order { after };
+        }
+        if let Some(at) = last(&|earlier| has(earlier, DescFlags::FENCE)) {
+            return Cause::Fence { at };
+        }
+        if let (true, Some(&(last, _))) = (has(desc, DescFlags::FENCE), earlier.last()) {
+            return Cause::Earlier { last };
+        }
+        let opens = |earlier: &HwDesc| {
+            earlier.opcode == Opcode::Prefill as u8
+                && earlier.max_tokens > 0
+                && earlier.prefix_id == desc.prefix_id
+        };
+        let member = has(desc, DescFlags::COW_PREFIX) && desc.opcode != Opcode::Prefill as u8;
+        if let (true, Some(at)) = (member, last(&opens)) {
+            return Cause::Prefill { at };
+        }
+        free += 1;
+        // Which of them run is nowhere told: a device hands them out in their order.
+        if free <= busy.max(1) { Cause::Runs } else { Cause::Worker }
+    };
+    let causes: Vec<Cause> = (0..slots.len()).map(cause).collect();
+    slots.iter().zip(causes).map(|(&(index, desc), cause)| Waiting { index, desc, cause }).collect()
+}
+
+fn has(desc: &HwDesc, flag: DescFlags) -> bool {
+    DescFlags::from_bits_retain(desc.flags).contains(flag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R5, R7, R16, R17 across the wrap of the indices.
+    #[test]
+    fn r13_each_waits_for_what_the_rules_name() {
+        let of = |rollout| HwDesc::decode(rollout, 4, 4);
+        let first = u32::MAX - 2;
+        let at = |place: u32| first.wrapping_add(place);
+        let descs = [
+            (HwDesc { rollout_id: 90, ..HwDesc::open_group(7, 4, 2) }, Cause::Runs),
+            (of(1).with_flags(DescFlags::COW_PREFIX).with_member(7, 0), Cause::Prefill { at: at(0) }),
+            (of(2), Cause::Runs),
+            (of(3), Cause::Worker),
+            (of(2), Cause::Order { after: at(2) }),
+            (of(5).with_flags(DescFlags::FENCE), Cause::Earlier { last: at(4) }),
+            (of(6), Cause::Fence { at: at(5) }),
+            (of(5), Cause::Order { after: at(5) }),
+            (of(8), Cause::Unread),
+        ];
+        let slots: Vec<(u32, HwDesc)> = (0..).map(at).zip(descs.map(|(desc, _)| desc)).collect();
+        let found: Vec<Cause> = chain(&slots, at(8), 2).iter().map(|waiting| waiting.cause).collect();
+        assert_eq!(found, descs.map(|(_, cause)| cause));
+    }
+}

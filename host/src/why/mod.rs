@@ -1,0 +1,78 @@
+//! Why a completion does not come: who waits for whom, and the root.
+
+mod chain;
+mod outstanding;
+mod root;
+
+use std::fmt;
+
+pub use chain::{Cause, Waiting};
+pub(crate) use outstanding::Outstanding;
+pub use root::Root;
+
+use crate::error::DeviceError;
+use crate::platform::Platform;
+use root::Seen;
+
+/// What the host knows of a queue pair.
+pub(crate) struct Known {
+    pub in_flight: u64,
+    pub sq_tail: u32,
+    pub sq_head: u32,
+    pub cq_head: u32,
+    /// Whether the next completion is there.
+    pub is_fresh: bool,
+    /// Where the interrupt is armed, if it is waited for.
+    pub armed: Option<u32>,
+}
+
+/// Why a completion of a queue pair does not come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Why {
+    /// What all wait for in the end.
+    pub root: Root,
+    /// The descriptors without a completion that the slots of the submission queue still hold, oldest first.
+    pub waiting: Vec<Waiting>,
+    /// Further descriptors without a completion. Their slots have been used again, or the completion queue is too short to tell
+    /// them from those that have completed.
+    pub unknown: u64,
+}
+
+impl Why {
+    /// Asks the registers of `platform`.
+    ///
+    /// # Errors
+    /// If a register cannot be read.
+    pub(crate) fn of(
+        platform: &mut impl Platform,
+        known: &Known,
+        outstanding: &Outstanding,
+    ) -> Result<Why, DeviceError> {
+        let seen = Seen::of(platform)?;
+        let waiting = chain::chain(&outstanding.slots, seen.sq_head, seen.busy());
+        Ok(Why { root: seen.root(known), waiting, unknown: outstanding.unknown })
+    }
+
+    /// From the youngest descriptor that waits for another to the one that waits for none.
+    pub fn chain(&self) -> Vec<&Waiting> {
+        let at = |index| self.waiting.iter().find(|waiting| waiting.index == index);
+        let mut links: Vec<&Waiting> = self.waiting.last().into_iter().collect();
+        // Each link is older than the one before.
+        while let Some(older) = links.last().and_then(|link| link.cause.older()).and_then(at) {
+            links.push(older);
+        }
+        links
+    }
+}
+
+/// The root, and the chain where it has more than one link; on one line.
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.root)?;
+        for link in self.chain() {
+            write!(f, "; {link}")?;
+        }
+        Ok(())
+    }
+}
