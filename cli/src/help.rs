@@ -14,7 +14,7 @@ Doorbell: a small AI accelerator that you can read, run and break.
 /// Groups of commands, in the order of `--help`.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Begin", &["demo", "devices", "doctor"]),
-    ("Devices", &["compare", "cosim", "wave", "bench", "vfio-user"]),
+    ("Devices", &["compare", "why", "cosim", "wave", "bench", "vfio-user"]),
     ("Rollouts", &["run", "top", "trace", "trajectories"]),
     ("Language models", &["generate", "serve", "model"]),
     ("Shell", &["completions", "man", "help"]),
@@ -128,6 +128,16 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
 
 /// Examples: the words of the command, and what each line of it does.
 const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
+    (
+        "why",
+        [
+            (
+                "doorbell why 12 --devices model,rtl",
+                "The life of rollout 12's first descriptor, side by side",
+            ),
+            ("doorbell why --inject hang", "A device that stops answering: who waits for whom"),
+        ],
+    ),
     (
         "demo",
         [
@@ -372,7 +382,12 @@ fn terminal_width() -> usize {
 }
 
 fn with_headings(mut command: Command) -> Command {
-    for (name, heading, options) in HEADINGS {
+    // `why` takes the options of `compare`.
+    let of_why = HEADINGS
+        .iter()
+        .filter(|(name, ..)| *name == "compare")
+        .map(|(_, heading, options)| ("why", *heading, *options));
+    for (name, heading, options) in HEADINGS.iter().copied().chain(of_why) {
         if command.find_subcommand(name).is_none_or(Command::is_hide_set) {
             continue;
         }
@@ -382,7 +397,7 @@ fn with_headings(mut command: Command) -> Command {
                 let found =
                     own.get_arguments().find(|arg| arg.get_id() == id || arg.get_long() == Some(&long));
                 match found.map(|arg| arg.get_id().clone()) {
-                    Some(id) => own.mut_arg(id, |arg| arg.help_heading(*heading)),
+                    Some(id) => own.mut_arg(id, |arg| arg.help_heading(heading)),
                     None => own,
                 }
             })

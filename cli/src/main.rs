@@ -29,6 +29,7 @@ mod session;
 mod signals;
 #[cfg(feature = "rtl")]
 mod waveform;
+mod why;
 mod workers;
 
 use std::process::ExitCode;
@@ -69,6 +70,8 @@ enum Command {
     Demo(left_out::Args),
     /// Run a trace on several devices and compare every completion and every token
     Compare(Box<commands::compare::Args>),
+    /// Say why: the life of a descriptor on each device, or who waits for whom where a run went wrong
+    Why(Box<commands::why::Args>),
     /// Drive every rollout of a trace through its life on one device, to stored trajectories
     #[cfg(feature = "runtime")]
     Run(Box<commands::run::Args>),
@@ -189,6 +192,7 @@ fn main() -> ExitCode {
         #[cfg(not(feature = "lm"))]
         Command::Demo(_) => Err(left_out::command("demo", "lm")),
         Command::Compare(args) => commands::compare::run(*args),
+        Command::Why(args) => commands::why::run(&args),
         #[cfg(feature = "runtime")]
         Command::Run(args) => commands::run::run(*args),
         #[cfg(not(feature = "runtime"))]

@@ -15,6 +15,7 @@ use doorbell_verify::replay::ReplayPlan;
 use serde_json::{Map, Value, json};
 
 use crate::output;
+use crate::why;
 use crate::workers::{workers, workers_json};
 
 /// Everything there is to tell.
@@ -26,6 +27,8 @@ pub struct Report<'a> {
     pub outcomes: &'a [Outcome],
     pub skipped: &'a [Skipped],
     pub fault: Option<Fault>,
+    /// Why devices went wrong, in words.
+    pub why: String,
     pub waveform: Option<Waveform>,
 }
 
@@ -133,8 +136,9 @@ impl Report<'_> {
             }
         }
         for outcome in self.outcomes.iter().filter(|outcome| !outcome.agrees()) {
-            text += &self.difference(outcome);
+            text += &difference(&self.outcomes[0].name, outcome, self.plan.ids());
         }
+        text += &self.why;
         if let Some(Waveform { device, path, recorded }) = &self.waveform {
             let path = path.display();
             let _ = match recorded {
@@ -230,34 +234,6 @@ impl Report<'_> {
         table
     }
 
-    fn difference(&self, outcome: &Outcome) -> String {
-        let reference = &self.outcomes[0].name;
-        let name = &outcome.name;
-        let mut text = String::new();
-        let in_step = outcome.lockstep.as_ref().and_then(|held| held.difference.as_ref());
-        if let Some(difference) = in_step {
-            let _ = writeln!(
-                text,
-                "different: the NPU of {name} differs from the interpreter; the first instruction that did:\n{difference}"
-            );
-        } else if let Some(failure) = &outcome.failure {
-            let _ = writeln!(text, "failed: {name} did not finish: {failure}");
-        }
-        if let Some(divergence) = &outcome.divergence {
-            let than = if name == reference { "the rules".to_owned() } else { reference.clone() };
-            let _ = writeln!(
-                text,
-                "different: {name} differs from {than} in {} of {} rollout ids; the first that it completed:\n{divergence}",
-                outcome.differing,
-                self.plan.ids()
-            );
-        }
-        if let Some(rerun) = &outcome.rerun {
-            let _ = writeln!(text, "different: {name}: {rerun}");
-        }
-        text
-    }
-
     /// The same as JSON.
     pub fn json(&self) -> String {
         let options = self.plan.options();
@@ -300,6 +276,33 @@ impl Report<'_> {
     }
 }
 
+/// How a device differs from `reference`, in a plan of so many rollout ids.
+pub fn difference(reference: &str, outcome: &Outcome, ids: u32) -> String {
+    let name = &outcome.name;
+    let mut text = String::new();
+    let in_step = outcome.lockstep.as_ref().and_then(|held| held.difference.as_ref());
+    if let Some(difference) = in_step {
+        let _ = writeln!(
+            text,
+            "different: the NPU of {name} differs from the interpreter; the first instruction that did:\n{difference}"
+        );
+    } else if let Some(failure) = &outcome.failure {
+        let _ = writeln!(text, "failed: {name} did not finish: {failure}");
+    }
+    if let Some(divergence) = &outcome.divergence {
+        let than = if name == reference { "the rules" } else { reference };
+        let _ = writeln!(
+            text,
+            "different: {name} differs from {than} in {} of {} rollout ids; the first that it completed:\n{divergence}",
+            outcome.differing, ids
+        );
+    }
+    if let Some(rerun) = &outcome.rerun {
+        let _ = writeln!(text, "different: {name}: {rerun}");
+    }
+    text
+}
+
 fn digest(outcome: &Outcome) -> String {
     format!("{:016x}", outcome.digest)
 }
@@ -339,6 +342,7 @@ fn device(outcome: &Outcome) -> Value {
         "tokens_per_second": tokens_per_second(outcome),
         "workers": workers_json(&outcome.workers),
         "failure": outcome.failure.as_ref().map(ToString::to_string),
+        "why": outcome.failure.as_ref().and_then(why::json_of),
         "differing_rollout_ids": outcome.differing,
         "divergence": outcome.divergence.as_ref().map(divergence),
     })

@@ -31,6 +31,7 @@ pub mod compare;
 pub mod conformance;
 pub mod groups;
 pub mod language;
+pub mod life;
 pub mod lockstep;
 pub mod model;
 pub mod oracle;

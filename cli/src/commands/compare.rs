@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use doorbell_contract::PolicyMode;
 use doorbell_devices::{Gpus, Kind, Memory, OpenError, Settings, Shape, cycles};
 use doorbell_host::{Device, QueueConfig};
-use doorbell_trace::Trace;
+use doorbell_trace::{Format, Trace};
 use doorbell_verify::compare::{Outcome, compare};
 use doorbell_verify::lockstep::Held;
 use doorbell_verify::replay::{Progress, ReplayOptions, ReplayPlan};
@@ -22,11 +22,52 @@ use crate::busy::Busy;
 use crate::failure::{DIFFERENT, Failure};
 use crate::output::{self, Sink};
 use crate::report::{Fault, Report, Skipped, Waveform};
+use crate::why;
 
 /// Runs a trace on several devices, the first being the reference, and compares every compared field of every
 /// completion and every token byte. Ends with code 1 if any differs, and also if one fails or stops answering.
 #[derive(clap::Args)]
 pub struct Args {
+    #[command(flatten)]
+    runs: Runs,
+    /// Write the result as JSON; '-' is standard output, and the table goes to standard error then
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Where to record the RTL's waveform around a divergence; by default divergence.fst
+    #[arg(long, value_name = "FILE")]
+    wave: Option<PathBuf>,
+    /// In place of a trace: draw descriptors, bus errors, disables, resets and nonsense from this seed, and judge each device by the
+    /// rules; of the other options --devices, --queues, --functions, --workers and --wave count
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["trace", "inject", "json"])]
+    #[cfg_attr(feature = "lm", arg(conflicts_with = "model"))]
+    #[cfg_attr(all(feature = "lm", feature = "rtl"), arg(conflicts_with = "lockstep"))]
+    chaos: Option<u64>,
+    /// Seeds, from that one on
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "chaos")]
+    chaos_seeds: u64,
+    /// Rounds of each seed, each with a device made anew
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "chaos")]
+    chaos_rounds: u32,
+    /// Only this round of the seed
+    #[arg(long, value_name = "ROUND", requires = "chaos", conflicts_with = "chaos_rounds")]
+    chaos_round: Option<u32>,
+    /// Descriptors of a round, about
+    #[arg(long, value_name = "N", default_value_t = 500, requires = "chaos")]
+    chaos_descriptors: u64,
+    /// Seeds that run side by side, each on a thread; on the GPU one after the other
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "chaos", value_parser = clap::value_parser!(u16).range(1..))]
+    chaos_jobs: u16,
+    /// Seeds take four shapes in turn, one queue pair with one worker and with four, four in as many functions, 16 in four
+    #[arg(long, requires = "chaos", conflicts_with_all = ["queues", "functions", "workers"])]
+    chaos_shapes: bool,
+    /// Begin no seed after so many seconds, and say where to go on
+    #[arg(long, value_name = "SECONDS", requires = "chaos")]
+    chaos_seconds: Option<u64>,
+}
+
+/// What runs, and on what.
+#[derive(clap::Args)]
+pub struct Runs {
     /// Devices to compare, the reference first; by default all that are there. Settings of one device follow its name, as
     /// in model,model:queues=4:functions=2 (an unknown key lists them); vfio-user:SOCKET is one that `doorbell vfio-user`
     /// serves, pcie:ADDRESS a function that is bound to vfio-pci
@@ -65,7 +106,7 @@ pub struct Args {
     /// Language model that the rollouts run (engine 1), as `doorbell model list` has it: prompts are drawn by the seed, tokens at temperature 1, and each device is
     /// held to the oracle, log-probabilities, keys and values included; one device is enough. Without a name it is tiny
     #[cfg(feature = "lm")]
-    #[arg(long, num_args = 0..=1, default_missing_value = crate::models::DEFAULT, conflicts_with_all = ["publish_every", "chaos"])]
+    #[arg(long, num_args = 0..=1, default_missing_value = crate::models::DEFAULT, conflicts_with = "publish_every")]
     model: Option<String>,
     /// Not built: says so.
     #[cfg(not(feature = "lm"))]
@@ -77,7 +118,7 @@ pub struct Args {
     no_lockstep: bool,
     /// Hold each instruction of the RTL's NPU to the interpreter as it is done, and name the first that differs
     #[cfg(all(feature = "lm", feature = "rtl"))]
-    #[arg(long, requires = "model", conflicts_with = "chaos")]
+    #[arg(long, requires = "model")]
     lockstep: bool,
     /// Requests to take from the start of the trace
     #[arg(long, value_name = "REQUESTS")]
@@ -125,46 +166,15 @@ pub struct Args {
     /// Advances without progress after which a device counts as hung; by default what suits the device
     #[arg(long, value_name = "ADVANCES", value_parser = clap::value_parser!(u32).range(1..))]
     patience: Option<u32>,
-    /// Write the result as JSON; '-' is standard output, and the table goes to standard error then
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Where to record the RTL's waveform around a divergence; by default divergence.fst
-    #[arg(long, value_name = "FILE")]
-    wave: Option<PathBuf>,
     /// Put a fault into the last device that takes one, to see it found: token, completion or hang (exit code 1 each, also if
     /// the run ends before the fault's place comes, which the report says then);
     /// with a place as token:1000 or completion:5:status on the model, token:BEAT:BIT and more on the RTL (an unknown one
     /// lists them); none on the gpu
     #[arg(long, value_name = "FAULT")]
     inject: Option<String>,
-    /// In place of a trace: draw descriptors, bus errors, disables, resets and nonsense from this seed, and judge each device by the
-    /// rules; of the other options --devices, --queues, --functions, --workers and --wave count
-    #[arg(long, value_name = "SEED", conflicts_with_all = ["trace", "inject", "json"])]
-    chaos: Option<u64>,
-    /// Seeds, from that one on
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "chaos")]
-    chaos_seeds: u64,
-    /// Rounds of each seed, each with a device made anew
-    #[arg(long, value_name = "N", default_value_t = 4, requires = "chaos")]
-    chaos_rounds: u32,
-    /// Only this round of the seed
-    #[arg(long, value_name = "ROUND", requires = "chaos", conflicts_with = "chaos_rounds")]
-    chaos_round: Option<u32>,
-    /// Descriptors of a round, about
-    #[arg(long, value_name = "N", default_value_t = 500, requires = "chaos")]
-    chaos_descriptors: u64,
-    /// Seeds that run side by side, each on a thread; on the GPU one after the other
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "chaos", value_parser = clap::value_parser!(u16).range(1..))]
-    chaos_jobs: u16,
-    /// Seeds take four shapes in turn, one queue pair with one worker and with four, four in as many functions, 16 in four
-    #[arg(long, requires = "chaos", conflicts_with_all = ["queues", "functions", "workers"])]
-    chaos_shapes: bool,
-    /// Begin no seed after so many seconds, and say where to go on
-    #[arg(long, value_name = "SECONDS", requires = "chaos")]
-    chaos_seconds: Option<u64>,
 }
 
-impl Args {
+impl Runs {
     /// Whether a device of this kind was named, rather than tried with all others.
     fn asks_for(&self, kind: Kind) -> bool {
         !self.devices.is_empty() || kind == Kind::Gpu && self.gpus.is_some()
@@ -180,11 +190,14 @@ struct Chosen {
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     #[cfg(not(feature = "lm"))]
-    if args.no_model.is_some() || args.no_lockstep {
-        return Err(crate::left_out::option(if args.no_lockstep { "--lockstep" } else { "--model" }, "lm"));
+    if args.runs.no_model.is_some() || args.runs.no_lockstep {
+        return Err(crate::left_out::option(
+            if args.runs.no_lockstep { "--lockstep" } else { "--model" },
+            "lm",
+        ));
     }
     #[cfg(all(feature = "lm", not(feature = "rtl")))]
-    if args.no_lockstep {
+    if args.runs.no_lockstep {
         return Err(Failure::unavailable(
             "--lockstep holds the RTL's NPU, and rtl is not part of this build",
         ));
@@ -192,32 +205,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if let Some(seed) = args.chaos {
         return run_chaos(&args, seed);
     }
-    let chosen = select(&args)?;
-    let (mut trace, format) = trace::read(args.trace.as_deref())?;
-    let plan = plan(&args, &mut trace)?;
-    #[cfg(feature = "lm")]
-    if let Some(language) = plan.language() {
-        chosen.iter().try_for_each(|chosen| crate::models::fits(&language.published, chosen.kind))?;
-    }
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
     // Told before the work, if it cannot be written.
     #[cfg(feature = "rtl")]
     args.wave.as_deref().map(output::Recording::open).transpose()?;
     #[cfg(not(feature = "rtl"))]
     args.wave.as_deref().map(|path| output::Output::open("waveform", path)).transpose()?;
-    let Opened { kinds, settings, mut devices, skipped, held } = open(&args, &plan, &chosen)?;
-
-    let bars = Bars::new(&devices, &plan);
-    let mut outcomes = compare(&plan, &mut devices, &|place, progress| bars.show(place, progress));
-    bars.clear();
-    drop(devices);
-    // The clock of a GPU runs on while the host is busy: what it did is measured in time alone.
-    for (outcome, _) in outcomes.iter_mut().zip(&kinds).filter(|(_, kind)| **kind == Kind::Gpu) {
-        outcome.cycles = None;
-    }
-    for (outcome, held) in outcomes.iter_mut().zip(held) {
-        outcome.lockstep = held.map(|held| held());
-    }
+    let Compared { prepared, outcomes } = compared(&args.runs)?;
+    let Prepared { trace, format, plan, opened } = &prepared;
+    let Opened { kinds, settings, skipped, .. } = opened;
 
     let agree = outcomes.iter().all(Outcome::agrees);
     // A fault that nobody saw is a failure: it was planted to be found.
@@ -227,14 +223,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     });
     let missed = fault.as_ref().is_some_and(|fault| !fault.found);
     let path = args.wave.unwrap_or("divergence.fst".into());
-    let waveform = record_wave(&plan, &kinds, &settings, &outcomes, path);
+    let waveform = record_wave(plan, kinds, settings, &outcomes, path);
     let report = Report {
-        trace: &trace,
-        format,
-        plan: &plan,
+        trace,
+        format: *format,
+        plan,
         outcomes: &outcomes,
-        skipped: &skipped,
+        skipped,
         fault,
+        why: why::of_outcomes(plan, kinds, settings, &outcomes, &|_| true),
         waveform,
     };
     let failures = output::report(&report.text(), json.map(|json| (json, report.json())));
@@ -247,26 +244,74 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     })
 }
 
+/// What is replayed, and on what.
+pub(super) struct Prepared {
+    trace: Trace,
+    /// `None` for the built-in trace.
+    format: Option<Format>,
+    pub plan: ReplayPlan,
+    pub opened: Opened,
+}
+
+/// What devices did with a plan.
+pub(super) struct Compared {
+    pub prepared: Prepared,
+    pub outcomes: Vec<Outcome>,
+}
+
+/// Reads the trace and opens the devices; one is enough where `alone`.
+pub(super) fn prepare(args: &Runs, alone: bool) -> Result<Prepared, Failure> {
+    let alone = alone || args.has_language();
+    let chosen = select(args, alone)?;
+    let (mut trace, format) = trace::read(args.trace.as_deref())?;
+    let plan = plan(args, &mut trace)?;
+    #[cfg(feature = "lm")]
+    if let Some(language) = plan.language() {
+        chosen.iter().try_for_each(|chosen| crate::models::fits(&language.published, chosen.kind))?;
+    }
+    let opened = open(args, &plan, &chosen, alone)?;
+    Ok(Prepared { trace, format, plan, opened })
+}
+
+/// Runs the plan on all devices and compares them.
+pub(super) fn compared(args: &Runs) -> Result<Compared, Failure> {
+    let mut prepared = prepare(args, false)?;
+    let Prepared { plan, opened, .. } = &mut prepared;
+    let mut devices = std::mem::take(&mut opened.devices);
+    let bars = Bars::new(&devices, plan);
+    let mut outcomes = compare(plan, &mut devices, &|place, progress| bars.show(place, progress));
+    bars.clear();
+    // The clock of a GPU runs on while the host is busy: what it did is measured in time alone.
+    for (outcome, _) in outcomes.iter_mut().zip(&opened.kinds).filter(|(_, kind)| **kind == Kind::Gpu) {
+        outcome.cycles = None;
+    }
+    drop(devices);
+    for (outcome, held) in outcomes.iter_mut().zip(std::mem::take(&mut opened.held)) {
+        outcome.lockstep = held.map(|held| held());
+    }
+    Ok(Compared { prepared, outcomes })
+}
+
 /// `--chaos`.
 fn run_chaos(args: &Args, seed: u64) -> Result<ExitCode, Failure> {
     let mut kinds = Vec::new();
-    for name in &args.devices {
+    for name in &args.runs.devices {
         kinds.push((Kind::parse(name.trim())?, true));
     }
     if kinds.is_empty() {
-        kinds.extend(Kind::ALL.map(|kind| (kind, args.asks_for(kind))));
+        kinds.extend(Kind::ALL.map(|kind| (kind, args.runs.asks_for(kind))));
     }
-    if args.functions > args.queues {
-        let queues = args.queues;
+    if args.runs.functions > args.runs.queues {
+        let queues = args.runs.queues;
         return Err(Failure::input(format!(
             "functions is {}: it must be at most {queues}, the number of queue pairs",
-            args.functions
+            args.runs.functions
         )));
     }
     let shapes = if args.chaos_shapes {
         chaos::SHAPES.to_vec()
     } else {
-        vec![(args.queues, args.functions, args.workers.unwrap_or(4))]
+        vec![(args.runs.queues, args.runs.functions, args.runs.workers.unwrap_or(4))]
     };
     let chaos = Chaos {
         seed,
@@ -289,7 +334,7 @@ fn run_chaos(args: &Args, seed: u64) -> Result<ExitCode, Failure> {
     not(feature = "lm"),
     expect(clippy::needless_pass_by_ref_mut, reason = "a language model cuts it")
 )]
-fn plan(args: &Args, trace: &mut Trace) -> Result<ReplayPlan, Failure> {
+fn plan(args: &Runs, trace: &mut Trace) -> Result<ReplayPlan, Failure> {
     let options = replay_options(args);
     #[cfg(feature = "lm")]
     if let Some(model) = &args.model {
@@ -302,7 +347,7 @@ fn plan(args: &Args, trace: &mut Trace) -> Result<ReplayPlan, Failure> {
     ReplayPlan::new(trace, options).map_err(Failure::input)
 }
 
-impl Args {
+impl Runs {
     /// Whether the RTL's NPU is held to the interpreter.
     fn in_lockstep(&self) -> bool {
         #[cfg(all(feature = "lm", feature = "rtl"))]
@@ -321,7 +366,7 @@ impl Args {
 }
 
 /// The devices asked for, or all; of those that have no language model none without being asked.
-fn select(args: &Args) -> Result<Vec<Chosen>, Failure> {
+fn select(args: &Runs, alone: bool) -> Result<Vec<Chosen>, Failure> {
     let names = &args.devices;
     if names.is_empty() && args.has_language() {
         return Ok(vec![Chosen { kind: Kind::Model, own: String::new() }]);
@@ -331,7 +376,7 @@ fn select(args: &Args) -> Result<Vec<Chosen>, Failure> {
     }
     let choose = |text: &String| Kind::choose(text).map(|(kind, own)| Chosen { kind, own });
     let chosen = names.iter().map(choose).collect::<Result<Vec<Chosen>, OpenError>>()?;
-    if chosen.len() < 2 && !args.has_language() {
+    if chosen.len() < 2 && !alone {
         let name = chosen[0].kind.name();
         return Err(Failure::input(format!(
             "a comparison takes two devices or more; '{name}' is one (--devices model,{name})"
@@ -342,10 +387,10 @@ fn select(args: &Args) -> Result<Vec<Chosen>, Failure> {
 
 /// The devices that are there, and what each was opened with.
 #[derive(Default)]
-struct Opened {
-    kinds: Vec<Kind>,
-    settings: Vec<Settings>,
-    devices: Vec<Box<dyn Device>>,
+pub(super) struct Opened {
+    pub kinds: Vec<Kind>,
+    pub settings: Vec<Settings>,
+    pub devices: Vec<Box<dyn Device>>,
     skipped: Vec<Skipped>,
     /// Of each device what was held of it in lockstep, to be asked behind its run; `None` of those that are not.
     held: Vec<Option<Tells>>,
@@ -354,7 +399,7 @@ struct Opened {
 type Tells = Box<dyn FnOnce() -> Held>;
 
 /// Opens the devices. One that nobody named may be missing.
-fn open(args: &Args, plan: &ReplayPlan, chosen: &[Chosen]) -> Result<Opened, Failure> {
+fn open(args: &Runs, plan: &ReplayPlan, chosen: &[Chosen], alone: bool) -> Result<Opened, Failure> {
     let mut opened = Opened::default();
     let mut fault = args.inject.clone();
     for Chosen { own, .. } in chosen.iter().filter(|_| args.has_language()) {
@@ -390,7 +435,7 @@ fn open(args: &Args, plan: &ReplayPlan, chosen: &[Chosen]) -> Result<Opened, Fai
         }
     }
     if let [device] = &opened.devices[..]
-        && !args.has_language()
+        && !alone
     {
         let reasons: Vec<String> = opened
             .skipped
@@ -414,7 +459,7 @@ fn open(args: &Args, plan: &ReplayPlan, chosen: &[Chosen]) -> Result<Opened, Fai
 
 #[cfg(all(feature = "lm", feature = "rtl"))]
 fn open_one(
-    args: &Args,
+    args: &Runs,
     plan: &ReplayPlan,
     kind: Kind,
     settings: &Settings,
@@ -430,7 +475,7 @@ fn open_one(
 
 #[cfg(not(all(feature = "lm", feature = "rtl")))]
 fn open_one(
-    _: &Args,
+    _: &Runs,
     _: &ReplayPlan,
     kind: Kind,
     settings: &Settings,
@@ -444,7 +489,7 @@ fn publish_mode(text: &str) -> Result<PolicyMode, String> {
     PolicyMode::ALL.into_iter().find(named).ok_or_else(|| "expected wait, keep or abort".into())
 }
 
-fn replay_options(args: &Args) -> ReplayOptions {
+fn replay_options(args: &Runs) -> ReplayOptions {
     ReplayOptions {
         group: args.group,
         checkpoint: args.checkpoint,
@@ -461,7 +506,7 @@ fn replay_options(args: &Args) -> ReplayOptions {
     }
 }
 
-fn settings(args: &Args, plan: &ReplayPlan) -> Settings {
+fn settings(args: &Runs, plan: &ReplayPlan) -> Settings {
     Settings {
         queue: QueueConfig {
             sq_depth: args.sq_depth,

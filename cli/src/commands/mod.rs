@@ -29,6 +29,7 @@ pub mod trajectories;
 pub mod vfio_user;
 #[cfg(feature = "cosim")]
 pub mod wave;
+pub mod why;
 
 /// A number from 0 to 1.
 fn fraction(text: &str) -> Result<f64, String> {

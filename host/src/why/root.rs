@@ -200,6 +200,12 @@ impl Seen {
         if !self.state.contains(State::ACTIVE) {
             return Root::Inactive;
         }
+        if self.cq_size > 0 && waiting >= self.cq_size {
+            return match known.cq_head {
+                head if head == self.cq_head => Root::FullQueue { completions: waiting },
+                wrote => Root::LostRelease { wrote, has: self.cq_head },
+            };
+        }
         if known.is_fresh {
             return match known.armed {
                 None => Root::Untaken { from: known.cq_head },
@@ -213,12 +219,6 @@ impl Seen {
             && self.doorbell == known.sq_tail.wrapping_sub(known.in_flight as u32)
         {
             return Root::LostDoorbell { wrote: known.sq_tail, has: self.doorbell };
-        }
-        if self.cq_size > 0 && waiting >= self.cq_size {
-            return match known.cq_head {
-                head if head == self.cq_head => Root::FullQueue { completions: waiting },
-                wrote => Root::LostRelease { wrote, has: self.cq_head },
-            };
         }
         if self.cq_tail != known.cq_head {
             return Root::Unseen { from: known.cq_head, to: self.cq_tail };

@@ -4,6 +4,7 @@ use doorbell_contract::HwCompletion;
 use doorbell_host::DeviceError;
 
 use super::failure::Lost;
+use super::{Stall, stalled};
 use crate::kv::KvError;
 use crate::rollout::TransitionError;
 
@@ -127,7 +128,8 @@ pub enum RuntimeError {
     /// Nothing moved for too long (R15).
     #[error(
         "nothing has moved for {seconds:.0} s (R15): {in_flight} descriptors in flight on {device}; rollouts by state: \
-         {occupancy}; {waiting}"
+         {occupancy}; why: {}",
+        stalled::told(why)
     )]
     Stalled {
         /// How long.
@@ -138,7 +140,7 @@ pub enum RuntimeError {
         in_flight: usize,
         /// Where the rollouts are.
         occupancy: String,
-        /// Who waits for what.
-        waiting: String,
+        /// What holds it, the root first: each is a reason for those behind it.
+        why: Vec<Stall>,
     },
 }

@@ -23,6 +23,7 @@ mod ports;
 mod queues;
 mod rollout;
 mod source;
+mod stalled;
 mod submission;
 #[cfg(test)]
 mod tests;
@@ -48,6 +49,7 @@ pub use occupancy::Occupancy;
 pub use options::{Credits, Options, Scoring};
 pub use ports::{Discard, RewardStage, TrajectoryStage};
 pub use source::{Draws, Feed, Next, Source, Terms};
+pub use stalled::{Judging, Stall};
 pub use versions::{PublishAnswer, PublishRefusal, Publisher};
 
 use crate::events::{Clock, Recorder};
@@ -571,31 +573,6 @@ impl Pipeline {
         self.idle_turns = 0;
         let waited = self.idle_since.get_or_insert_with(Instant::now).elapsed();
         if waited < self.options.patience { Ok(()) } else { Err(self.stalled(waited.as_secs_f64())) }
-    }
-
-    #[cold]
-    fn stalled(&self, seconds: f64) -> RuntimeError {
-        let held = self.held.map(|held| format!("; admission waits for {held}")).unwrap_or_default();
-        let groups = match self.open_groups {
-            0 => String::new(),
-            open => format!("; {open} groups wait for GROUP_DONE (R17)"),
-        };
-        let publish =
-            if self.versions.is_publishing() { "; a version waits to be published (R19)" } else { "" };
-        let rewards = match self.rewards_in_flight {
-            0 => String::new(),
-            count => format!("; {count} REWARDs in flight"),
-        };
-        RuntimeError::Stalled {
-            seconds,
-            device: self.device.name().to_owned(),
-            in_flight: self.device.in_flight(),
-            occupancy: self.occupancy.to_string(),
-            waiting: format!(
-                "{} answers with judges{held}{groups}{publish}{rewards}",
-                self.rewards.pending()
-            ),
-        }
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use doorbell_contract::{HwCompletion, HwDesc};
 
-use super::RuntimeError;
 use super::failure::{Lost, Partial};
+use super::{Judging, RuntimeError};
 use crate::reward::{self, Judged, Request, Scorer, Shutdown, Ticket};
 use crate::rollout::RolloutId;
 use crate::trajectory::{self, Finished, Stored, WriterError};
@@ -33,6 +33,12 @@ pub trait RewardStage: Send {
 
     /// Answers that were posted and not collected.
     fn pending(&self) -> usize;
+
+    /// The judge that has been at an answer for longest; none where no answer is pending, or nobody is known to have it. For the report of a
+    /// pipeline in which nothing moves.
+    fn slowest(&self) -> Option<Judging> {
+        None
+    }
 
     /// Ends what runs beside the hot thread, waiting for at most `patience`.
     fn shutdown(self: Box<Self>, patience: Duration) -> Shutdown;

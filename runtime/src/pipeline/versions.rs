@@ -12,7 +12,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::aborts::Busy;
 use super::rollout::Group;
 use super::submission::Tag;
-use super::{ASKS_PER_TURN, Pipeline, RuntimeError};
+use super::{ASKS_PER_TURN, Pipeline, RuntimeError, Stall};
 use crate::rollout::{RolloutId, State};
 use crate::trajectory::Span;
 
@@ -296,6 +296,18 @@ impl Versions {
     /// Whether a DECODE or a PREFILL is in flight.
     pub fn has_in_flight(&self) -> bool {
         self.slots.iter().any(|slot| slot.in_flight > 0)
+    }
+
+    /// The version that waits to be published, and what holds it.
+    pub fn stall(&self) -> Option<Stall> {
+        let version = self.publishing.as_ref()?.ask.version;
+        let used = &self.slots[self.target()];
+        Some(Stall::Version {
+            version,
+            used: used.version,
+            descriptors: used.in_flight + self.newest().prefills,
+            rollouts: used.bound,
+        })
     }
 
     #[inline]

@@ -11,7 +11,7 @@ use rtrb::{Consumer, Producer};
 
 use super::keeper::{Handover, Link, Starter};
 use super::{AnswerMemory, Factory, Faults, Judge, JudgeFailure, JudgeFault, Judged, Request};
-use crate::pipeline::{RewardStage, RuntimeError};
+use crate::pipeline::{Judging, RewardStage, RuntimeError};
 use crate::threads::panic_message;
 
 /// How a pool is set up.
@@ -565,6 +565,18 @@ impl RewardStage for Pool {
 
     fn pending(&self) -> usize {
         self.seats.iter().map(|seat| seat.posted.len()).sum::<usize>() + self.own.len() + self.again.len()
+    }
+
+    fn slowest(&self) -> Option<Judging> {
+        let now = self.started.elapsed();
+        let at = |seat: &Seat| {
+            let began = seat.board.began.load(Ordering::Acquire);
+            (began != 0).then(|| now.saturating_sub(Duration::from_nanos(began)))
+        };
+        let busy = self.seats.iter().filter(|seat| !seat.posted.is_empty());
+        let seat = busy.max_by_key(|seat| at(seat))?;
+        let rollout = seat.posted.front()?.rollout;
+        Some(Judging { judge: seat.number, rollout, since: at(seat), answers: seat.posted.len() })
     }
 
     /// Ends the judges, each when it is through with its present answer; what else is queued is not judged any more. A

@@ -142,7 +142,8 @@ pub fn compare(
         .collect()
 }
 
-fn unique_names(devices: &[Box<dyn Device>]) -> Vec<String> {
+/// The name of each device; with a number where several have the same.
+pub fn unique_names(devices: &[Box<dyn Device>]) -> Vec<String> {
     let name = |place: usize| devices[place].name();
     (0..devices.len())
         .map(|place| {

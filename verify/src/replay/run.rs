@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytemuck::Zeroable;
 
 use super::ReplayPlan;
+use crate::life::Lives;
 use doorbell_contract::{ErrorCode, HwCompletion, HwDesc, Opcode, Status};
 use doorbell_host::device::Device;
 use doorbell_host::error::DeviceError;
@@ -90,7 +91,31 @@ pub fn replay(
     device: &mut dyn Device,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Replay {
+    run(plan, device, None, &mut |at, _| progress(at))
+}
+
+/// The same, and keeps the life of each descriptor. The queue pairs of `device` need an event ring with LIFE events
+/// ([`QueueConfig::life_events`](doorbell_host::QueueConfig::life_events)).
+pub fn replay_lives(
+    plan: &ReplayPlan,
+    device: &mut dyn Device,
+    progress: &mut dyn FnMut(Progress, &Lives) -> ControlFlow<()>,
+) -> (Replay, Lives) {
+    let mut lives = Lives::default();
+    let replay = run(plan, device, Some(&mut lives), &mut |at, lives| match lives {
+        Some(lives) => progress(at, lives),
+        None => ControlFlow::Continue(()),
+    });
+    lives.finish(device);
+    (replay, lives)
+}
+
+/// Called after every poll that brought completions.
+type Told<'a> = dyn FnMut(Progress, Option<&Lives>) -> ControlFlow<()> + 'a;
+
+fn run(plan: &ReplayPlan, device: &mut dyn Device, lives: Option<&mut Lives>, progress: &mut Told) -> Replay {
     let mut run = Run::new(plan, device.capacity());
+    run.lives = lives;
     let start = Instant::now();
     let outcome = run.drive(device, progress);
     let wall = start.elapsed();
@@ -129,6 +154,8 @@ struct State {
 
 struct Run<'a> {
     plan: &'a ReplayPlan,
+    /// Where the life of each descriptor is kept, if it is.
+    lives: Option<&'a mut Lives>,
     /// How many rollouts may be ready before further PREFILLs are made.
     ready_target: usize,
     states: Vec<State>,
@@ -178,6 +205,7 @@ impl<'a> Run<'a> {
         let expected = plan.ids() as usize;
         Run {
             plan,
+            lives: None,
             ready_target: 2 * capacity,
             states: vec![State::default(); expected],
             fresh: 0,
@@ -207,11 +235,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn drive(
-        &mut self,
-        device: &mut dyn Device,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<(), ReplayFailure> {
+    fn drive(&mut self, device: &mut dyn Device, progress: &mut Told) -> Result<(), ReplayFailure> {
         let failed = |error| ReplayFailure::Device { error, waiting: None };
         let token_bytes = device.token_regions().iter().map(|region| region.bytes()).min().unwrap_or(0);
         if token_bytes < self.plan.token_bytes() {
@@ -248,6 +272,9 @@ impl<'a> Run<'a> {
                 batch.extend(std::iter::from_fn(|| self.make()).take(BATCH - batch.len()));
                 taken = device.submit(&batch).map_err(failed)?;
                 self.submitted += taken as u64;
+                if let Some(lives) = &mut self.lives {
+                    lives.submitted(&batch[..taken]);
+                }
                 batch.drain(..taken);
             }
             if !batch.is_empty() && device.in_flight() == 0 {
@@ -261,12 +288,15 @@ impl<'a> Run<'a> {
                 return Ok(());
             }
             let count = device.poll(&mut out).map_err(failed)?;
+            if let Some(lives) = &mut self.lives {
+                lives.looked(&out[..count], device).map_err(failed)?;
+            }
             for completion in &out[..count] {
                 self.take(completion, device)?;
             }
             if count > 0 {
                 self.progress.completions += count as u64;
-                if progress(self.progress).is_break() {
+                if progress(self.progress, self.lives.as_deref()).is_break() {
                     return Err(ReplayFailure::Ended);
                 }
             }
@@ -312,8 +342,12 @@ impl<'a> Run<'a> {
             }
         }
         while let Some(&queue) = self.unsent.last() {
-            if !device.submit_to(queue, &self.plan.policy(self.version + 1))? {
+            let policy = self.plan.policy(self.version + 1);
+            if !device.submit_to(queue, &policy)? {
                 break;
+            }
+            if let Some(lives) = &mut self.lives {
+                lives.submitted(&[policy]);
             }
             self.submitted += 1;
             self.unsent.pop();

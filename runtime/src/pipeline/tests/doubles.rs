@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use doorbell_contract::{CompletionFlags, Counter, DescFlags, HwDesc, HwEvent, Opcode, WorkerCounter};
 use doorbell_host::language::LanguageRegions;
+use doorbell_host::why::Why;
 use doorbell_host::{Counters as DeviceCounters, DeviceError, Features, TokenRegion, WorkerCounters};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -146,6 +147,10 @@ impl<T: Trick> Device for Tricky<T> {
 
     fn events(&mut self, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
         self.inner.events(out)
+    }
+
+    fn why(&mut self) -> Result<Vec<(usize, Why)>, DeviceError> {
+        self.inner.why()
     }
 
     /// One worker that has made all tokens: the golden model does not count by worker.
@@ -612,6 +617,27 @@ impl TrajectoryStage for Store {
 
     fn lost(&mut self, lost: Lost, _: Partial) {
         self.notes.1.lock().unwrap_or_else(PoisonError::into_inner).push(lost);
+    }
+
+    fn has_failed(&self) -> bool {
+        false
+    }
+
+    fn finish(self: Box<Self>) -> Result<Stored, WriterError> {
+        Ok(Stored::default())
+    }
+}
+
+/// A writer that takes all and stores nothing.
+pub struct Stuck;
+
+impl TrajectoryStage for Stuck {
+    fn post(&mut self, _: Finished) -> Result<(), trajectory::PostError> {
+        Ok(())
+    }
+
+    fn stored(&mut self, _: &mut [RolloutId]) -> usize {
+        0
     }
 
     fn has_failed(&self) -> bool {

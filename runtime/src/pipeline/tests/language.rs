@@ -407,7 +407,7 @@ fn r15_without_weights_the_run_says_what_it_waits_for() {
     let mut publisher = pipeline.publisher();
     publisher.publish(1, 5, PolicyMode::Wait).unwrap();
     let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err().to_string();
-    assert!(error.contains("admission waits for a version of the language model"), "{error}");
+    assert!(error.contains("why: the next request waits for a version of the language model"), "{error}");
     let refused = PublishAnswer::Refused(PublishRefusal::Engine { language: true });
     assert_eq!(publisher.answer(), Some((1, refused)));
 }

@@ -6,6 +6,7 @@ mod language;
 mod lives;
 mod policies;
 mod rewards;
+mod stalls;
 mod terms;
 
 use std::collections::{HashMap, HashSet};
@@ -504,7 +505,9 @@ fn r15_a_judge_that_never_answers_ends_the_run_with_who_waits_for_what() {
     pipeline.rewards = Box::new(doubles::Silent::default());
     let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err().to_string();
     assert!(
-        error.contains("R15") && error.contains("8 REWARD_PENDING") && error.contains("8 answers"),
+        error.contains("R15")
+            && error.contains("8 REWARD_PENDING")
+            && error.contains("has 8 answers and scores none"),
         "{error}"
     );
 }

@@ -1,0 +1,393 @@
+//! Why a run went as it did: the life of a descriptor, and who waits for whom.
+
+use std::fmt::Write;
+use std::ops::ControlFlow;
+use std::thread;
+
+use doorbell_contract::{DescFlags, ErrorCode, HwDesc, Opcode, Status};
+use doorbell_devices::{Kind, OpenError, Settings};
+use doorbell_host::DeviceError;
+use doorbell_host::why::{Cause, Root, Waiting, Why};
+use doorbell_verify::compare::{Outcome, unique_names};
+use doorbell_verify::life::{Life, Lives, Waited};
+use doorbell_verify::replay::{ReplayFailure, ReplayPlan, replay_lives};
+
+use crate::busy::Busy;
+
+/// Slots of the event ring of each function: what completes between two looks fits into it.
+const EVENT_SLOTS: u32 = 16_384;
+/// Waiting descriptors that are printed.
+const SHOWN: usize = 12;
+
+/// One device that ran a plan, and what became of each descriptor there.
+pub struct Ran {
+    kind: Kind,
+    name: String,
+    lives: Lives,
+    /// Ticks of its clock in a second; 0: a cycle or a step.
+    tick_hz: u32,
+    failure: Option<ReplayFailure>,
+}
+
+impl Ran {
+    /// Every descriptor.
+    pub fn lives(&self) -> &Lives {
+        &self.lives
+    }
+}
+
+/// Runs `plan` on devices of these kinds, each on a thread, and keeps the life of each descriptor. With `name`, ends once the
+/// life of the descriptor with this `user_data` is known.
+///
+/// # Errors
+/// If a device cannot be opened.
+pub fn run(
+    plan: &ReplayPlan,
+    kinds: &[Kind],
+    settings: &[Settings],
+    name: Option<u64>,
+) -> Result<Vec<Ran>, OpenError> {
+    let mut devices = Vec::with_capacity(kinds.len());
+    for (kind, settings) in kinds.iter().zip(settings) {
+        let mut settings = settings.clone();
+        settings.queue.event_slots = EVENT_SLOTS;
+        settings.queue.life_events = true;
+        devices.push(kind.open(&settings)?);
+    }
+    let groups = devices.iter().all(|device| device.features().groups > 0);
+    let (names, plan) = (unique_names(&devices), if groups { plan } else { &plan.clone().without_groups() });
+    let told = |lives: &Lives| match name.is_some_and(|name| lives.is_told(name)) {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    };
+    Ok(thread::scope(|scope| {
+        let threads: Vec<_> = devices
+            .into_iter()
+            .zip(kinds.iter().zip(names))
+            .map(|(mut device, (&kind, name))| {
+                scope.spawn(move || {
+                    let (replay, lives) = replay_lives(plan, &mut *device, &mut |_, lives| told(lives));
+                    let failure = replay.failure.filter(|failure| !matches!(failure, ReplayFailure::Ended));
+                    Ran { kind, name, lives, tick_hz: device.features().tick_hz, failure }
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    }))
+}
+
+/// Why each device went wrong that is `wanted`: who waits for whom, and the life of the descriptor in question on all of them. They run
+/// the plan again for that.
+pub fn of_outcomes(
+    plan: &ReplayPlan,
+    kinds: &[Kind],
+    settings: &[Settings],
+    outcomes: &[Outcome],
+    wanted: &dyn Fn(&Outcome) -> bool,
+) -> String {
+    let mut text = String::new();
+    for (&kind, outcome) in kinds.iter().zip(outcomes).filter(|(_, outcome)| wanted(outcome)) {
+        if let Some(failure) = &outcome.failure {
+            text += &hang(kind, &outcome.name, failure);
+        }
+    }
+    let wrong = outcomes.iter().filter(|outcome| wanted(outcome) && !outcome.agrees());
+    let Some(name) = wrong.filter_map(in_question).next() else { return text };
+    let ran = Busy::during("running the plan again to say why", || run(plan, kinds, settings, Some(name)));
+    text += &match ran {
+        Ok(ran) => format!("why: {}", life(&ran, name)),
+        Err(error) => format!("why: the life of the descriptor is not known: {error}\n"),
+    };
+    text
+}
+
+/// The `user_data` of the descriptor that a device went wrong with.
+fn in_question(outcome: &Outcome) -> Option<u64> {
+    if let Some(divergence) = &outcome.divergence {
+        return Some(divergence.desc.user_data);
+    }
+    match &outcome.failure {
+        Some(ReplayFailure::Device { waiting, .. }) => waiting.as_ref().map(|desc| desc.user_data),
+        Some(ReplayFailure::Unasked { completion, .. }) => Some(completion.user_data),
+        _ => None,
+    }
+}
+
+/// The life of the descriptor with this `user_data` on each device, side by side, and what it waited for.
+pub fn life(ran: &[Ran], name: u64) -> String {
+    let found: Vec<Option<&Life>> = ran.iter().map(|ran| ran.lives.of(name)).collect();
+    let Some(desc) = found.iter().flatten().next().map(|life| life.desc) else {
+        return format!("no device came to the descriptor with user_data {name:#x}\n");
+    };
+    let mut text = format!("the life of {}\n\n", described(&desc));
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    let names = ran.iter().map(|ran| ran.name.clone());
+    table.set_header([String::new()].into_iter().chain(names));
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(comfy_table::CellAlignment::Right);
+    }
+    let columns: Vec<Vec<String>> = ran.iter().zip(&found).map(|(ran, life)| column(ran, *life)).collect();
+    for (row, label) in ROWS.iter().enumerate() {
+        let cells: Vec<String> = columns.iter().map(|column| column[row].clone()).collect();
+        if cells.iter().any(|cell| cell != NONE) {
+            table.add_row([(*label).to_owned()].into_iter().chain(cells));
+        }
+    }
+    let _ = writeln!(text, "{table}\n");
+    for (ran, life) in ran.iter().zip(&found) {
+        let name = &ran.name;
+        match life {
+            None => {
+                let _ = writeln!(text, "{name}: was never given it");
+            }
+            Some(life) if life.completion.is_none() => {
+                let _ = writeln!(text, "{name}: it has no completion");
+            }
+            Some(life) => {
+                if let Some(held) = held(ran, life) {
+                    let _ = writeln!(text, "{name}: {held}");
+                }
+            }
+        }
+    }
+    text
+}
+
+/// What a cell says of what is not known.
+const NONE: &str = "-";
+
+const ROWS: [&str; 13] = [
+    "submitted as descriptor",
+    "queue pair",
+    "slot read after",
+    "a worker began",
+    "first token",
+    "ended",
+    "completion visible",
+    "worker",
+    "completion",
+    "status",
+    "error",
+    "final_seq_len",
+    "result",
+];
+
+/// A cell for each of the [`ROWS`].
+fn column(ran: &Ran, life: Option<&Life>) -> Vec<String> {
+    let none = || NONE.to_owned();
+    let Some(life) = life else { return vec![none(); ROWS.len()] };
+    let event = life.event;
+    let ticks = |ticks: u64| duration(ran, ticks);
+    let after = |delta: Option<u32>| delta.map_or_else(none, |delta| format!("+ {}", ticks(delta.into())));
+    let completion = life.completion;
+    let of = |value: Option<String>| value.unwrap_or_else(none);
+    vec![
+        ran.lives.place(life).to_string(),
+        of(event.map(|event| event.queue_id.to_string())),
+        of(ran.lives.since_first(life).map(ticks)),
+        after(event.map(|event| event.start)),
+        // As `ended` where there is none.
+        after(event.filter(|event| event.first_token != event.ended).map(|event| event.first_token)),
+        after(event.map(|event| event.ended)),
+        after(event.map(|event| event.visible)),
+        of(event.map(|event| event.worker_id.to_string())),
+        of(completion.map(|(ordinal, _)| ordinal.to_string())),
+        of(completion.map(|(_, completion)| {
+            Status::try_from(completion.status)
+                .map_or(format!("{:#04x}", completion.status), |status| status.name().to_owned())
+        })),
+        of(completion.filter(|(_, completion)| completion.error != 0).map(|(_, completion)| {
+            ErrorCode::try_from(completion.error)
+                .map_or(format!("{:#04x}", completion.error), |error| error.name().to_owned())
+        })),
+        of(completion.map(|(_, completion)| completion.final_seq_len.to_string())),
+        of(completion.map(|(_, completion)| format!("{:#x}", completion.result))),
+    ]
+}
+
+/// Ticks of the device's clock, in words.
+fn duration(ran: &Ran, ticks: u64) -> String {
+    match (ran.kind, ran.tick_hz) {
+        // A tick of the RTL is a cycle, whatever its frequency would be.
+        (Kind::Rtl, _) => format!("{ticks} cycles"),
+        (_, 0) => format!("{ticks} ticks"),
+        (_, hz) => format!("{:.2} us", ticks as f64 * 1e6 / f64::from(hz)),
+    }
+}
+
+/// What a descriptor waited for, in a sentence.
+fn held(ran: &Ran, life: &Life) -> Option<String> {
+    let event = life.event?;
+    let waited = ran.lives.waited(life)?;
+    let (other, rule, reason) = match waited {
+        Waited::Order(other) => (other, "R5", "before it in its rollout"),
+        Waited::Fence(other) => (other, "R7", "a fence before it"),
+        Waited::Earlier(other) => (other, "R7", "the last to complete of all before this fence"),
+        Waited::Prefill(other) => (other, "R17", "the PREFILL of its group"),
+        Waited::Worker(other) => (other, "R16", "which had its worker"),
+    };
+    let took = duration(ran, event.start.into());
+    let source = cause_source(ran.kind, rule);
+    Some(format!(
+        "began {took} after its slot was read; it waited for {}, {reason} ({rule}, {source})",
+        described(&other.desc)
+    ))
+}
+
+/// A descriptor in a few words.
+fn described(desc: &HwDesc) -> String {
+    let opcode = Opcode::try_from(desc.opcode).map_or("a descriptor", Opcode::name);
+    let flags = DescFlags::from_bits_retain(desc.flags);
+    let part = if opcode == "DECODE" { format!(", part {}", desc.user_data as u32) } else { String::new() };
+    let fence = if flags.contains(DescFlags::FENCE) { " with FENCE" } else { "" };
+    format!("{opcode} of rollout {}{part}{fence}", desc.rollout_id)
+}
+
+/// Why a device did not come to the end of the plan; nothing of one that did.
+pub fn ended(ran: &Ran) -> String {
+    let Some(failure) = &ran.failure else { return String::new() };
+    let chain = hang(ran.kind, &ran.name, failure);
+    if chain.is_empty() { format!("{} did not finish: {failure}\n", ran.name) } else { chain }
+}
+
+/// Who waits for whom on a device that stopped answering; nothing if its failure is another one.
+pub fn hang(kind: Kind, name: &str, failure: &ReplayFailure) -> String {
+    let ReplayFailure::Device { error, .. } = failure else { return String::new() };
+    why_of(error).map(|(place, why)| chain(kind, &named(name, place), why)).unwrap_or_default()
+}
+
+/// What a time-out knows, and of which shard.
+fn why_of(error: &DeviceError) -> Option<(Option<usize>, &Why)> {
+    match error {
+        DeviceError::Timeout(timeout) => Some((None, timeout.why.as_ref()?)),
+        DeviceError::Shard { shard, error, .. } => Some((Some(*shard), why_of(error)?.1)),
+        _ => None,
+    }
+}
+
+fn named(name: &str, shard: Option<usize>) -> String {
+    shard.map_or_else(|| name.to_owned(), |shard| format!("{name}, queue pair {shard}"))
+}
+
+/// The root, and each descriptor that waits.
+pub fn chain(kind: Kind, name: &str, why: &Why) -> String {
+    let mut text = format!("why: {name}: {}\n  see {}\n", why.root, root_source(kind, &why.root));
+    let mut shown = 0;
+    let mut rest = &why.waiting[..];
+    // Descriptors in a row that wait for the same have one line.
+    while let (Some(first), true) = (rest.first(), shown < SHOWN) {
+        let same = rest.iter().take_while(|waiting| waiting.cause == first.cause).count();
+        let _ = match same {
+            1 | 2 => writeln!(text, "  {first}"),
+            _ => writeln!(text, "  {first}, and {} behind it as well", same - 1),
+        };
+        rest = &rest[if same > 2 { same } else { 1 }..];
+        shown += 1;
+    }
+    let more = rest.len() as u64 + why.unknown;
+    if more > 0 {
+        let _ = writeln!(text, "  and {more} more descriptors without a completion");
+    }
+    text
+}
+
+/// Where the device does what the root names.
+fn root_source(kind: Kind, root: &Root) -> &'static str {
+    let [rtl, gpu, model] = match root {
+        Root::Dead(_) => ["rtl/watchdog.sv", "gpu/kernels/front_end/control.cuh", "verify/src/model/bus.rs"],
+        Root::Inactive => {
+            ["rtl/device_ctrl.sv", "gpu/kernels/front_end/control.cuh", "host/src/registers/queue.rs"]
+        }
+        Root::LostDoorbell { .. } | Root::Unread { .. } => {
+            ["rtl/desc_ring.sv", "gpu/kernels/front_end/fetch.cuh", "host/src/registers/queue.rs"]
+        }
+        Root::LostRelease { .. } | Root::FullQueue { .. } | Root::Unseen { .. } | Root::Untaken { .. } => [
+            "rtl/completion_ring.sv",
+            "gpu/kernels/front_end/completion_queue.cuh",
+            "verify/src/model/execution.rs",
+        ],
+        Root::Masked | Root::LostMessage { .. } | Root::Unasked { .. } => {
+            ["rtl/interrupts.sv", "host/src/registers/interrupt.rs", "host/src/registers/interrupt.rs"]
+        }
+        Root::WritePort => ["rtl/axi_writer.sv", "gpu/kernels/worker.cuh", "verify/src/model/bus.rs"],
+        Root::Running => {
+            ["rtl/rollout_worker_fsm.sv", "gpu/kernels/worker.cuh", "verify/src/model/execution.rs"]
+        }
+        _ => ["rtl/dispatcher.sv", "gpu/kernels/front_end/admit.cuh", "verify/src/model/turns.rs"],
+    };
+    of_kind(kind, [rtl, gpu, model])
+}
+
+/// Where the device keeps the rule that held a descriptor.
+fn cause_source(kind: Kind, rule: &str) -> &'static str {
+    let sources = match rule {
+        "R17" => ["rtl/group_table.sv", "gpu/kernels/front_end/groups.cuh", "verify/src/model/groups.rs"],
+        _ => ["rtl/dispatcher.sv", "gpu/kernels/front_end/admit.cuh", "verify/src/model/turns.rs"],
+    };
+    of_kind(kind, sources)
+}
+
+fn of_kind(kind: Kind, [rtl, gpu, model]: [&'static str; 3]) -> &'static str {
+    match kind {
+        Kind::Rtl => rtl,
+        Kind::Gpu => gpu,
+        Kind::Model => model,
+        Kind::VfioUser | Kind::Pcie => "docs/contract.md",
+    }
+}
+
+/// As JSON: the root, and what each descriptor waits for.
+pub fn json(why: &Why) -> serde_json::Value {
+    let waiting = |waiting: &Waiting| {
+        let Waiting { index, desc, cause, .. } = waiting;
+        serde_json::json!({
+            "index": index,
+            "rollout_id": desc.rollout_id,
+            "user_data": desc.user_data,
+            "waits_for": cause.older(),
+            "runs": matches!(cause, Cause::Runs),
+        })
+    };
+    serde_json::json!({
+        "root": why.root.to_string(),
+        "waiting": why.waiting.iter().map(waiting).collect::<Vec<_>>(),
+        "unknown": why.unknown,
+    })
+}
+
+/// The same of a failure; nothing if it is not one of a device that stopped answering.
+pub fn json_of(failure: &ReplayFailure) -> Option<serde_json::Value> {
+    let ReplayFailure::Device { error, .. } = failure else { return None };
+    why_of(error).map(|(_, why)| json(why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn every_source_is_there() {
+        let roots = [
+            Root::Dead(String::new()),
+            Root::Inactive,
+            Root::LostDoorbell { wrote: 0, has: 0 },
+            Root::FullQueue { completions: 0 },
+            Root::Masked,
+            Root::WritePort,
+            Root::Running,
+            Root::Held { descriptors: 0 },
+        ];
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for kind in Kind::ALL {
+            let sources = roots.iter().map(|root| root_source(kind, root));
+            for source in sources.chain(["R5", "R17"].map(|rule| cause_source(kind, rule))) {
+                assert!(repository.join(source).is_file(), "{source}");
+            }
+        }
+    }
+}

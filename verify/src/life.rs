@@ -1,0 +1,246 @@
+//! The life of each descriptor of a replay, as the events of the device tell it (R23).
+
+use std::collections::HashMap;
+
+use bytemuck::Zeroable;
+use doorbell_contract::{DescFlags, HwCompletion, HwDesc, HwEvent, Opcode};
+use doorbell_host::device::Device;
+use doorbell_host::error::DeviceError;
+
+/// Events that are read at a time.
+const BATCH: usize = 256;
+/// Looks for the events of what has completed, before they count as lost.
+const LAST_LOOKS: usize = 1000;
+
+/// One descriptor of a replay.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// The descriptor, as it was submitted.
+    pub desc: HwDesc,
+    /// Which of the device's completions answers it, from 0, and the completion.
+    pub completion: Option<(usize, HwCompletion)>,
+    /// Its LIFE event. `None` if the device has no events, or none came.
+    pub event: Option<HwEvent>,
+}
+
+impl Life {
+    /// The tick at which its slot had been read.
+    fn read(&self) -> Option<u64> {
+        self.event.map(|event| event.stamp)
+    }
+
+    fn after(&self, delta: impl Fn(&HwEvent) -> u32) -> Option<u64> {
+        self.event.map(|event| event.stamp + u64::from(delta(&event)))
+    }
+
+    /// The tick at which a worker began with it.
+    fn began(&self) -> Option<u64> {
+        self.after(|event| event.start)
+    }
+
+    /// The tick at which its completion was visible.
+    fn visible(&self) -> Option<u64> {
+        self.after(|event| event.visible)
+    }
+
+    fn has(&self, flag: DescFlags) -> bool {
+        DescFlags::from_bits_retain(self.desc.flags).contains(flag)
+    }
+}
+
+/// What a descriptor waited for between the read of its slot and its beginning.
+#[derive(Clone, Copy, Debug)]
+pub enum Waited<'a> {
+    /// The descriptor before it of its rollout (R5).
+    Order(&'a Life),
+    /// A fence before it (R7).
+    Fence(&'a Life),
+    /// It is a fence: the last to complete of all before it (R7).
+    Earlier(&'a Life),
+    /// The PREFILL of its group (R17).
+    Prefill(&'a Life),
+    /// The worker that ran it, which had another descriptor (R16).
+    Worker(&'a Life),
+}
+
+/// All descriptors of a replay on one device, in the order in which they were submitted.
+#[derive(Debug, Default)]
+pub struct Lives {
+    lives: Vec<Life>,
+    /// Places in `lives` by `user_data`, which no two descriptors of a plan share.
+    places: HashMap<u64, usize>,
+    completed: usize,
+    /// Lives with an event.
+    told: usize,
+    /// Stamp of the first event.
+    first: Option<u64>,
+}
+
+impl Lives {
+    /// Notes descriptors that were submitted.
+    pub(crate) fn submitted(&mut self, descs: &[HwDesc]) {
+        for &desc in descs {
+            self.places.insert(desc.user_data, self.lives.len());
+            self.lives.push(Life { desc, completion: None, event: None });
+        }
+    }
+
+    /// Notes completions, and reads the events that are there.
+    pub(crate) fn looked(
+        &mut self,
+        completions: &[HwCompletion],
+        device: &mut dyn Device,
+    ) -> Result<(), DeviceError> {
+        for completion in completions {
+            // Of a slot that could not be read the driver knows which it was.
+            let name = device.unread(completion).map_or(completion.user_data, |desc| desc.user_data);
+            if let Some(&place) = self.places.get(&name) {
+                self.lives[place].completion = Some((self.completed, *completion));
+            }
+            self.completed += 1;
+        }
+        let mut events = [HwEvent::zeroed(); BATCH];
+        loop {
+            let taken = device.events(&mut events)?;
+            for event in &events[..taken] {
+                let place = device.answered(event).and_then(|name| self.places.get(&name).copied());
+                if let Some(place) = place {
+                    self.first = Some(self.first.map_or(event.stamp, |first| first.min(event.stamp)));
+                    self.told += usize::from(self.lives[place].event.is_none());
+                    self.lives[place].event = Some(*event);
+                }
+            }
+            if taken < BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads the events of what completed last: they come behind the completions.
+    pub(crate) fn finish(&mut self, device: &mut dyn Device) {
+        for _ in 0..LAST_LOOKS {
+            // A device that has failed says no more, and what it said is kept.
+            if self.told >= self.completed || self.looked(&[], device).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The descriptor with this `user_data`, if it was submitted.
+    pub fn of(&self, user_data: u64) -> Option<&Life> {
+        self.places.get(&user_data).map(|&place| &self.lives[place])
+    }
+
+    /// Whether the descriptor with this `user_data` has completed, and its event has come.
+    pub fn is_told(&self, user_data: u64) -> bool {
+        self.of(user_data).is_some_and(|life| life.completion.is_some() && life.event.is_some())
+    }
+
+    /// Which of all descriptors `life` is, from 0, in the order of submission.
+    ///
+    /// # Panics
+    /// `life` is of another replay.
+    pub fn place(&self, life: &Life) -> usize {
+        self.places[&life.desc.user_data]
+    }
+
+    /// The descriptors of rollout `id`, in the order of submission.
+    pub fn of_rollout(&self, id: u32) -> impl Iterator<Item = &Life> {
+        self.lives.iter().filter(move |life| life.desc.rollout_id == id)
+    }
+
+    /// Ticks from the first event of the replay until the slot of `life` had been read.
+    pub fn since_first(&self, life: &Life) -> Option<u64> {
+        Some(life.read()? - self.first?)
+    }
+
+    /// What `life` waited for before a worker began with it: of all that held it, what held it longest. `None` if nothing did but the
+    /// steps of the device itself.
+    ///
+    /// # Panics
+    /// `life` is of another replay.
+    pub fn waited(&self, life: &Life) -> Option<Waited<'_>> {
+        let (read, began) = (life.read()?, life.began()?);
+        let queue = life.event?.queue_id;
+        let place = self.place(life);
+        // Of the descriptors that were submitted earlier to its queue pair, and completed after its slot was read, the last to
+        // complete.
+        let last = |holds: &dyn Fn(&Life) -> bool| {
+            self.lives[..place]
+                .iter()
+                .filter(|earlier| earlier.event.is_some_and(|event| event.queue_id == queue))
+                .filter(|earlier| earlier.visible() > Some(read) && holds(earlier))
+                .max_by_key(|earlier| earlier.visible())
+        };
+        let desc = &life.desc;
+        let opens = |earlier: &Life| {
+            let earlier = &earlier.desc;
+            earlier.opcode == Opcode::Prefill as u8
+                && earlier.max_tokens > 0
+                && earlier.prefix_id == desc.prefix_id
+        };
+        let member = life.has(DescFlags::COW_PREFIX) && desc.opcode != Opcode::Prefill as u8;
+        let held = [
+            last(&|earlier| earlier.desc.rollout_id == desc.rollout_id).map(Waited::Order),
+            last(&|earlier| earlier.has(DescFlags::FENCE)).map(Waited::Fence),
+            last(&|_| life.has(DescFlags::FENCE)).map(Waited::Earlier),
+            last(&|earlier| member && opens(earlier)).map(Waited::Prefill),
+        ];
+        let worker = life.event?.worker_id;
+        let before = self
+            .lives
+            .iter()
+            .filter(|other| other.event.is_some_and(|event| event.worker_id == worker))
+            .filter(|other| other.began() < Some(began) && other.after(|event| event.ended) > Some(read))
+            .max_by_key(|other| other.began());
+        held.into_iter().flatten().next().or(before.map(Waited::Worker))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn life(name: u64, desc: HwDesc, stamp: u64, [start, ended, visible]: [u32; 3], worker_id: u16) -> Life {
+        let event =
+            HwEvent { stamp, start, first_token: start, ended, visible, worker_id, ..HwEvent::zeroed() };
+        Life { desc: desc.with_user_data(name), completion: None, event: Some(event) }
+    }
+
+    fn lives(all: Vec<Life>) -> Lives {
+        let places = all.iter().enumerate().map(|(place, life)| (life.desc.user_data, place)).collect();
+        Lives { lives: all, places, ..Lives::default() }
+    }
+
+    #[test]
+    fn what_held_a_descriptor_is_named_by_its_rule() {
+        let of = |rollout| HwDesc::decode(rollout, 4, 4);
+        let lives = lives(vec![
+            life(0, of(1), 10, [4, 90, 100], 0),
+            life(1, of(2), 11, [4, 20, 30], 1),
+            // Worker 1 was with rollout 2 until 31.
+            life(2, of(3), 12, [21, 30, 35], 1),
+            // R5: rollout 1 until 110.
+            life(3, of(1), 13, [100, 110, 120], 0),
+            // R7: until all before it are visible, 133 the last.
+            life(
+                4,
+                HwDesc { rollout_id: 9, ..HwDesc::nop().with_flags(DescFlags::FENCE) },
+                14,
+                [122, 123, 130],
+                1,
+            ),
+            // R7: until the fence is, 144.
+            life(5, of(4), 15, [131, 140, 150], 1),
+            // Nothing.
+            life(6, of(5), 200, [6, 10, 12], 0),
+        ]);
+        let waited = |name| lives.waited(lives.of(name).unwrap());
+        let named = |life: &Life| life.desc.user_data;
+        assert!(waited(0).is_none() && waited(1).is_none() && waited(6).is_none());
+        assert!(matches!(waited(2), Some(Waited::Worker(life)) if named(life) == 1));
+        assert!(matches!(waited(3), Some(Waited::Order(life)) if named(life) == 0));
+        assert!(matches!(waited(4), Some(Waited::Earlier(life)) if named(life) == 3));
+        assert!(matches!(waited(5), Some(Waited::Fence(life)) if named(life) == 4));
+    }
+}
