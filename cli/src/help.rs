@@ -50,7 +50,8 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
             "chaos_seconds",
         ],
     ),
-    ("compare", "Output", &["json", "wave"]),
+    ("compare", "Output", &["json"]),
+    ("compare", "Waveform", &["wave", "trace_from", "trace_to", "trace_scope"]),
     (
         "run",
         "What runs",

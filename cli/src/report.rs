@@ -63,8 +63,8 @@ pub struct Waveform {
 pub struct Recorded {
     /// Those that are in the waveform.
     pub cycles: Range<u64>,
-    /// The host saw the divergence at the end of these, and no sign of it at their beginning.
-    pub divergence: Range<u64>,
+    /// The host saw the divergence at the end of these, and no sign of it at their beginning. `None` where there is none.
+    pub divergence: Option<Range<u64>>,
     /// The save file with signals and a marker at the divergence, or why there is none.
     pub save: Result<PathBuf, String>,
 }
@@ -142,13 +142,15 @@ impl Report<'_> {
         if let Some(Waveform { device, path, recorded }) = &self.waveform {
             let path = path.display();
             let _ = match recorded {
-                Ok(Recorded { cycles, divergence: Range { start, end }, save }) => {
-                    let seen = if start == end {
-                        format!("cycle {end}")
-                    } else {
-                        format!("cycle {end}; it came about after cycle {start}")
-                    };
-                    let _ = writeln!(text, "divergence: seen in {seen}");
+                Ok(Recorded { cycles, divergence, save }) => {
+                    if let Some(Range { start, end }) = divergence {
+                        let seen = if start == end {
+                            format!("cycle {end}")
+                        } else {
+                            format!("cycle {end}; it came about after cycle {start}")
+                        };
+                        let _ = writeln!(text, "divergence: seen in {seen}");
+                    }
                     let (from, to) = (cycles.start, cycles.end);
                     let _ = writeln!(
                         text,
@@ -157,10 +159,9 @@ impl Report<'_> {
                     match save {
                         Ok(save) => {
                             let save = save.display();
-                            writeln!(
-                                text,
-                                "open it: gtkwave {path} {save}  (the marker is at the divergence)"
-                            )
+                            let marker =
+                                if divergence.is_some() { "the divergence" } else { "the first cycle" };
+                            writeln!(text, "open it: gtkwave {path} {save}  (the marker is at {marker})")
                         }
                         Err(problem) => writeln!(text, "save file: not written: {problem}"),
                     }
@@ -263,8 +264,8 @@ impl Report<'_> {
                 "file": waveform.path,
                 "first_cycle": waveform.recorded.as_ref().ok().map(|recorded| recorded.cycles.start),
                 "last_cycle": waveform.recorded.as_ref().ok().map(|recorded| recorded.cycles.end),
-                "divergence_after_cycle": waveform.recorded.as_ref().ok().map(|recorded| recorded.divergence.start),
-                "divergence_cycle": waveform.recorded.as_ref().ok().map(|recorded| recorded.divergence.end),
+                "divergence_after_cycle": place(waveform).map(|place| place.start),
+                "divergence_cycle": place(waveform).map(|place| place.end),
                 "save_file": waveform.recorded.as_ref().ok().and_then(|recorded| recorded.save.as_ref().ok()),
                 "problem": waveform.recorded.as_ref().err(),
             })),
@@ -301,6 +302,11 @@ pub fn difference(reference: &str, outcome: &Outcome, ids: u32) -> String {
         let _ = writeln!(text, "different: {name}: {rerun}");
     }
     text
+}
+
+/// Where a waveform shows the divergence.
+fn place(waveform: &Waveform) -> Option<&Range<u64>> {
+    waveform.recorded.as_ref().ok()?.divergence.as_ref()
 }
 
 fn digest(outcome: &Outcome) -> String {

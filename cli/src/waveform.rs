@@ -1,7 +1,7 @@
 //! Waveforms of where the RTL went wrong.
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use doorbell_cosim::{RtlPlatform, SLICE, Wave};
@@ -12,10 +12,13 @@ use doorbell_verify::compare::Outcome;
 use doorbell_verify::lockstep::Difference;
 use doorbell_verify::replay::{Progress, ReplayFailure, ReplayPlan, replay};
 
+use crate::commands::compare::Cut;
 use crate::failure::Failure;
 use crate::output::{Output, Recording};
 use crate::report::Recorded;
 
+/// The device in a waveform.
+const TOP: &str = "top.rl_runtime_top";
 /// Nanoseconds of a clock cycle.
 const PERIOD: u64 = 10;
 /// Cycles that GTKWave shows before the divergence.
@@ -35,13 +38,14 @@ const AFTERMATH: u64 = 20_000;
 /// Cycles recorded at most.
 const LONGEST: u64 = 100_000;
 
-/// Repeats a run that went wrong, which a simulation does exactly, and records the cycles around the place where it
-/// did. Beside the waveform goes a save file with signals, and a marker where the divergence was seen.
+/// Repeats a run, which a simulation does exactly, and records what `cut` says; without cycles those around the place where it went
+/// wrong. Beside the waveform goes a save file with signals, and a marker where the divergence was seen.
 pub fn record_wave(
     plan: &ReplayPlan,
     settings: &Settings,
     outcome: &Outcome,
     path: &Path,
+    cut: Cut,
 ) -> Result<Recorded, Failure> {
     if settings.queues > 1 {
         return Err(Failure::input(format!(
@@ -49,17 +53,22 @@ pub fn record_wave(
             settings.queues
         )));
     }
+    let Cut { window, scope } = cut;
     // Once to find the cycles, where they are not known, and once to record them.
     let in_step = outcome.lockstep.as_ref().and_then(|held| held.difference.as_ref());
-    let (from, to) = match in_step {
+    let place = match in_step {
+        _ if outcome.agrees() => None,
         Some(Difference { cycle, instruction, .. }) => {
             let began = instruction.as_ref().and_then(|instruction| instruction.began).unwrap_or(*cycle);
-            (began.max(cycle.saturating_sub(LONGEST - 2 * MARGIN)), *cycle)
+            Some((began.max(cycle.saturating_sub(LONGEST - 2 * MARGIN)), *cycle))
         }
-        None => cycles_around(plan, open(settings, None)?, outcome),
+        None => Some(cycles_around(plan, open(settings, None)?, outcome)),
     };
-    let from = from.saturating_sub(MARGIN);
-    let window = from..(to + MARGIN).min(from + LONGEST);
+    let around = |(from, to): (u64, u64)| {
+        let from = from.saturating_sub(MARGIN);
+        from..(to + MARGIN).min(from + LONGEST)
+    };
+    let window = window.or(place.map(around)).unwrap_or(0..LONGEST);
     let recording = Recording::open(path)?;
     let wave = Wave { path: recording.path().to_owned(), window: Some(window.clone()) };
     // Just enough patience to reach the end of the window: a token of a language model may take long.
@@ -69,25 +78,90 @@ pub fn record_wave(
     let clock = driver.platform().clock();
     replay(plan, &mut driver, &mut |_| stop_if(clock.load(Ordering::Relaxed) > window.end));
     driver.platform_mut().flush_wave().map_err(DeviceError::from)?;
-    let divergence = match in_step {
-        Some(_) => to..to,
-        None => (from + MARGIN).min(to)..to,
-    };
+    let reached = driver.platform().cycles();
     let workers = driver.platform().built().workers;
     drop(driver);
+    if reached <= window.start {
+        return Err(Failure::input(format!(
+            "the run ended in cycle {reached}, before the first that was asked for, {}",
+            window.start
+        )));
+    }
+    let shown = scope.map(|scope| signals_of(recording.path(), &scope)).transpose()?;
     recording.finish()?;
     let of_token = in_step.is_some();
-    let save = match path.with_extension("gtkw") {
-        same if same == path => path.with_extension("save.gtkw"),
-        save => save,
+    let save = save_path(path);
+    let divergence = place.map(|(from, to)| if of_token { to..to } else { from.min(to)..to });
+    let (start, marker) = match &divergence {
+        Some(place) => (window.start.max(place.end.saturating_sub(VIEW)), place.end),
+        None => (window.start, window.start),
     };
-    let text = save_file(of_token, workers, window.start.max(to.saturating_sub(VIEW)), to);
+    let text = match shown {
+        Some(signals) => save_file_of(&signals, start, marker),
+        None => save_file(of_token, workers, start, marker),
+    };
     let written = Output::open("save file", &save).and_then(|output| output.write(text.as_bytes()));
     Ok(Recorded {
-        cycles: window,
+        cycles: window.start..window.end.min(reached),
         divergence,
         save: written.map(|()| save).map_err(|failure| failure.to_string()),
     })
+}
+
+/// Records the last cycles of what `run` repeats and ends in cycle `end`, on the RTL with so many workers, with a save file beside it. Says
+/// where both are.
+pub fn record_end(
+    path: &Path,
+    workers: u32,
+    end: u64,
+    run: impl FnOnce(Wave) -> Result<(), Failure>,
+) -> Result<String, Failure> {
+    let window = end.saturating_sub(LONGEST)..end + MARGIN;
+    let recording = Recording::open(path)?;
+    run(Wave { path: recording.path().to_owned(), window: Some(window.clone()) })?;
+    recording.finish()?;
+    let save = save_path(path);
+    let built =
+        doorbell_cosim::built_workers().into_iter().find(|&built| built >= workers).unwrap_or(workers);
+    let text = save_file(false, built, window.start.max(end.saturating_sub(VIEW)), end);
+    Output::open("save file", &save)?.write(text.as_bytes())?;
+    let (path, save) = (path.display(), save.display());
+    Ok(format!(
+        "waveform: {path} (cycles {} to {end}; a cycle is {PERIOD} ns)\nopen it: gtkwave {path} {save}  (the marker is at the end)\n",
+        window.start
+    ))
+}
+
+/// The save file beside a waveform.
+fn save_path(path: &Path) -> PathBuf {
+    match path.with_extension("gtkw") {
+        same if same == path => path.with_extension("save.gtkw"),
+        save => save,
+    }
+}
+
+/// The signals of an instance of the RTL.
+fn signals_of(waveform: &Path, instance: &str) -> Result<Vec<String>, Failure> {
+    let signals = doorbell_wave::signals(waveform, &format!("{TOP}.{instance}")).map_err(Failure::input)?;
+    if signals.is_empty() {
+        let instances = doorbell_wave::instances(waveform, TOP).map_err(Failure::input)?.join(", ");
+        return Err(Failure::input(format!(
+            "--trace-scope: the RTL has no instance {instance}; it has {instances}"
+        )));
+    }
+    Ok(signals)
+}
+
+/// A save file of these signals alone.
+fn save_file_of(signals: &[String], start: u64, marker: u64) -> String {
+    let mut out = format!("[timestart] {}\n*-5.42 {} -1 -1\n", PERIOD * start, PERIOD * marker);
+    for signal in signals {
+        // Vectors in hexadecimal, bits as they are.
+        out += if signal.ends_with(']') { "@22\n" } else { "@28\n" };
+        out += signal;
+        out.push('\n');
+    }
+    out
 }
 
 /// The signals of `cargo xtask wave` for this number of workers, from cycle `start` on, with the marker in cycle `marker`.

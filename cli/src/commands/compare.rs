@@ -1,6 +1,6 @@
 //! `doorbell compare`.
 
-use std::ops::{ControlFlow, RangeInclusive};
+use std::ops::{ControlFlow, Range, RangeInclusive};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -36,6 +36,15 @@ pub struct Args {
     /// Where to record the RTL's waveform around a divergence; by default divergence.fst
     #[arg(long, value_name = "FILE")]
     wave: Option<PathBuf>,
+    /// Record the RTL's waveform from this cycle on, whether anything goes wrong or not
+    #[arg(long, value_name = "CYCLE", conflicts_with = "chaos")]
+    trace_from: Option<u64>,
+    /// Up to this cycle; by default 100,000 cycles behind the first
+    #[arg(long, value_name = "CYCLE", conflicts_with = "chaos")]
+    trace_to: Option<u64>,
+    /// Have the save file show the signals of this instance of the RTL, as u_dispatcher
+    #[arg(long, value_name = "INSTANCE", conflicts_with = "chaos")]
+    trace_scope: Option<String>,
     /// In place of a trace: draw descriptors, bus errors, disables, resets and nonsense from this seed, and judge each device by the
     /// rules; of the other options --devices, --queues, --functions, --workers and --wave count
     #[arg(long, value_name = "SEED", conflicts_with_all = ["trace", "inject", "json"])]
@@ -211,6 +220,13 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     args.wave.as_deref().map(output::Recording::open).transpose()?;
     #[cfg(not(feature = "rtl"))]
     args.wave.as_deref().map(|path| output::Output::open("waveform", path)).transpose()?;
+    let window = window(args.trace_from, args.trace_to)?;
+    #[cfg(not(feature = "rtl"))]
+    if window.is_some() || args.trace_scope.is_some() {
+        return Err(Failure::unavailable(
+            "--trace-from, --trace-to and --trace-scope record the RTL, which is not part of this build",
+        ));
+    }
     let Compared { prepared, outcomes } = compared(&args.runs)?;
     let Prepared { trace, format, plan, opened } = &prepared;
     let Opened { kinds, settings, skipped, .. } = opened;
@@ -222,8 +238,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(Fault { fault, device: outcome.name.clone(), found: !agree })
     });
     let missed = fault.as_ref().is_some_and(|fault| !fault.found);
-    let path = args.wave.unwrap_or("divergence.fst".into());
-    let waveform = record_wave(plan, kinds, settings, &outcomes, path);
+    let path = args.wave.unwrap_or(if agree { "trace.fst" } else { "divergence.fst" }.into());
+    let cut = Cut { window, scope: args.trace_scope };
+    let asked = cut.window.is_some();
+    let waveform = record_wave(plan, kinds, settings, &outcomes, path, cut);
+    let unrecorded = asked && waveform.as_ref().is_none_or(|waveform| waveform.recorded.is_err());
     let report = Report {
         trace,
         format: *format,
@@ -234,7 +253,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         why: why::of_outcomes(plan, kinds, settings, &outcomes, &|_| true),
         waveform,
     };
-    let failures = output::report(&report.text(), json.map(|json| (json, report.json())));
+    let mut failures = output::report(&report.text(), json.map(|json| (json, report.json())));
+    if unrecorded {
+        failures.push(Failure::input("the cycles that --trace-from and --trace-to name were not recorded"));
+    }
     failures.iter().for_each(|failure| output::tell(format_args!("error: {failure}")));
     // What was compared matters more than where it could not be written.
     Ok(match failures.first() {
@@ -536,7 +558,30 @@ fn settings(args: &Runs, plan: &ReplayPlan) -> Settings {
     }
 }
 
-/// Records the first RTL device that went wrong.
+/// The cycles that were asked for, if any were.
+fn window(from: Option<u64>, to: Option<u64>) -> Result<Option<Range<u64>>, Failure> {
+    let (from, to) = match (from, to) {
+        (None, None) => return Ok(None),
+        (Some(from), None) => (from, from.saturating_add(100_000)),
+        (from, Some(to)) => (from.unwrap_or(0), to),
+    };
+    if from >= to {
+        return Err(Failure::input(format!(
+            "--trace-from is {from} and --trace-to {to}: the first must be smaller"
+        )));
+    }
+    Ok(Some(from..to))
+}
+
+/// What of the RTL is recorded, and shown.
+pub struct Cut {
+    /// Cycles; `None` is around what went wrong.
+    pub window: Option<Range<u64>>,
+    /// The instance whose signals the save file shows; `None` is those that a descriptor or a token passes.
+    pub scope: Option<String>,
+}
+
+/// Records the first RTL device that went wrong; with cycles that were asked for, the first.
 #[cfg(feature = "rtl")]
 fn record_wave(
     plan: &ReplayPlan,
@@ -544,10 +589,13 @@ fn record_wave(
     settings: &[Settings],
     outcomes: &[Outcome],
     path: PathBuf,
+    cut: Cut,
 ) -> Option<Waveform> {
-    let place = (0..kinds.len()).find(|&place| kinds[place] == Kind::Rtl && !outcomes[place].agrees())?;
+    let mut rtl = (0..kinds.len()).filter(|&place| kinds[place] == Kind::Rtl);
+    let any = rtl.clone().next().filter(|_| cut.window.is_some());
+    let place = rtl.find(|&place| !outcomes[place].agrees()).or(any)?;
     let outcome = &outcomes[place];
-    let recorded = crate::waveform::record_wave(plan, &settings[place], outcome, &path);
+    let recorded = crate::waveform::record_wave(plan, &settings[place], outcome, &path, cut);
     Some(Waveform {
         device: outcome.name.clone(),
         path,
@@ -556,7 +604,14 @@ fn record_wave(
 }
 
 #[cfg(not(feature = "rtl"))]
-fn record_wave(_: &ReplayPlan, _: &[Kind], _: &[Settings], _: &[Outcome], _: PathBuf) -> Option<Waveform> {
+fn record_wave(
+    _: &ReplayPlan,
+    _: &[Kind],
+    _: &[Settings],
+    _: &[Outcome],
+    _: PathBuf,
+    _: Cut,
+) -> Option<Waveform> {
     None
 }
 

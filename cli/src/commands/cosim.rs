@@ -25,6 +25,7 @@ pub use suite::{Run, named, run, title};
 
 #[cfg(feature = "cosim")]
 mod suite {
+    use std::path::PathBuf;
     use std::process::ExitCode;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +37,7 @@ mod suite {
 
     use super::Args;
     use crate::failure::{DIFFERENT, Failure};
-    use crate::output;
+    use crate::{output, waveform};
 
     /// Prints a line per case; fails when one does.
     pub fn run(args: Args) -> Result<ExitCode, Failure> {
@@ -64,7 +65,7 @@ mod suite {
                 told.push(json!({ "case": title(case), "passed": problem.is_none(), "cycles": cycles, "problem": problem }));
                 continue;
             }
-            let verdict = match outcome {
+            let verdict = match &outcome {
                 Ok(()) => "PASS".to_owned(),
                 Err(error) => {
                     failed += 1;
@@ -72,6 +73,9 @@ mod suite {
                 }
             };
             output::print(&format!("RTL co-sim {}: {verdict}\n", title(case)))?;
+            if outcome.is_err() {
+                output::print(&record(case, workers, memory, cycles))?;
+            }
         }
         let passed = selected.len() - failed;
         if json {
@@ -80,6 +84,17 @@ mod suite {
             output::print(&format!("{passed} passed, {failed} failed\n"))?;
         }
         Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+    }
+
+    /// Repeats a case that failed, which a simulation does exactly, and records the cycles before its end; says where.
+    fn record(case: &Case, workers: u32, memory: Option<u64>, cycles: u64) -> String {
+        let file = PathBuf::from(format!("{}.fst", title(case).replace(' ', "-")));
+        match waveform::record_end(&file, workers, cycles, |wave| {
+            Run::of(case, workers, memory, Some(wave)).map(drop)
+        }) {
+            Ok(told) => told,
+            Err(failure) => format!("waveform: {} was not recorded: {failure}\n", file.display()),
+        }
     }
 
     /// What became of a case.

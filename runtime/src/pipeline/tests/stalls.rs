@@ -73,7 +73,8 @@ fn r15_a_device_that_stops_is_the_root_and_groups_wait_behind_it() {
     setup.options.group = 4;
     let hangs = ModelPlatform::new().with_mutation(Mutation::Hang { after: 5 });
     let (mut pipeline, _) = setup.pipeline();
-    pipeline.device = Box::new(Driver::new(hangs, QueueConfig { patience: u32::MAX, ..setup.config() }).unwrap());
+    pipeline.device =
+        Box::new(Driver::new(hangs, QueueConfig { patience: u32::MAX, ..setup.config() }).unwrap());
     let why = ends(&mut pipeline, &setup);
     assert!(matches!(&why[0], Stall::Device { queue: 0, .. }), "{why:?}");
     assert!(why.iter().any(|stall| matches!(stall, Stall::Groups { open: 1.. })), "{why:?}");
