@@ -14,7 +14,7 @@ Doorbell: a small AI accelerator that you can read, run and break.
 /// Groups of commands, in the order of `--help`.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Begin", &["demo", "devices", "doctor"]),
-    ("Devices", &["compare", "why", "cosim", "wave", "bench", "vfio-user"]),
+    ("Devices", &["compare", "why", "report", "cosim", "wave", "bench", "vfio-user"]),
     ("Rollouts", &["run", "top", "trace", "trajectories"]),
     ("Language models", &["generate", "serve", "model"]),
     ("Shell", &["completions", "man", "help"]),
@@ -129,6 +129,13 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
 
 /// Examples: the words of the command, and what each line of it does.
 const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
+    (
+        "report",
+        [
+            ("doorbell report --devices model,rtl", "Where the time went, as report.html"),
+            ("doorbell report --devices rtl --group 8 --checkpoint 16", "Groups and their tails on the RTL"),
+        ],
+    ),
     (
         "why",
         [
@@ -383,12 +390,12 @@ fn terminal_width() -> usize {
 }
 
 fn with_headings(mut command: Command) -> Command {
-    // `why` takes the options of `compare`.
-    let of_why = HEADINGS
-        .iter()
-        .filter(|(name, ..)| *name == "compare")
-        .map(|(_, heading, options)| ("why", *heading, *options));
-    for (name, heading, options) in HEADINGS.iter().copied().chain(of_why) {
+    // `why` and `report` take the options of `compare`.
+    let of_compare = HEADINGS.iter().filter(|(name, ..)| *name == "compare");
+    let shared = ["why", "report"]
+        .into_iter()
+        .flat_map(|own| of_compare.clone().map(move |(_, heading, options)| (own, *heading, *options)));
+    for (name, heading, options) in HEADINGS.iter().copied().chain(shared) {
         if command.find_subcommand(name).is_none_or(Command::is_hide_set) {
             continue;
         }

@@ -22,7 +22,7 @@ pub fn command(name: &str, feature: &str) -> Failure {
 }
 
 /// Why an option of a command does nothing.
-#[cfg(not(feature = "lm"))]
+#[cfg(not(all(feature = "lm", feature = "cosim")))]
 pub fn option(name: &str, feature: &str) -> Failure {
     missing("option", name, feature)
 }

@@ -70,6 +70,12 @@ enum Command {
     Demo(left_out::Args),
     /// Run a trace on several devices and compare every completion and every token
     Compare(Box<commands::compare::Args>),
+    /// Write one HTML page of a run: where the time of each device went
+    #[cfg(feature = "report")]
+    Report(Box<commands::report::Args>),
+    #[cfg(not(feature = "report"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Report(left_out::Args),
     /// Say why: the life of a descriptor on each device, or who waits for whom where a run went wrong
     Why(Box<commands::why::Args>),
     /// Drive every rollout of a trace through its life on one device, to stored trajectories
@@ -193,6 +199,10 @@ fn main() -> ExitCode {
         Command::Demo(_) => Err(left_out::command("demo", "lm")),
         Command::Compare(args) => commands::compare::run(*args),
         Command::Why(args) => commands::why::run(&args),
+        #[cfg(feature = "report")]
+        Command::Report(args) => commands::report::run(&args),
+        #[cfg(not(feature = "report"))]
+        Command::Report(_) => Err(left_out::command("report", "report")),
         #[cfg(feature = "runtime")]
         Command::Run(args) => commands::run::run(*args),
         #[cfg(not(feature = "runtime"))]

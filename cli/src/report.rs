@@ -76,7 +76,7 @@ impl Report<'_> {
 
     /// The table, then `identical: …` or what differs.
     pub fn text(&self) -> String {
-        let mut text = self.heading();
+        let mut text = heading(self.trace, self.format, self.plan);
         text += &format!("\n{}\n\n", self.table());
         for outcome in self.outcomes.iter().filter(|outcome| !outcome.workers.is_empty()) {
             text += &format!("{}\n\n", workers(&outcome.name, &outcome.workers));
@@ -172,37 +172,6 @@ impl Report<'_> {
         text
     }
 
-    fn heading(&self) -> String {
-        let options = self.plan.options();
-        let format = self.format.map_or("built in".to_owned(), |format| format.to_string());
-        let mut text = format!("trace: {} ({format})\n", output::plain(&self.trace.source));
-        let _ = write!(text, "plan: {} requests, {} rollouts", self.plan.requests(), self.plan.rollouts());
-        if self.plan.has_prefills() {
-            let _ = write!(text, " in groups of {} after a PREFILL", options.group);
-        }
-        match options.checkpoint {
-            0 => text += ", no checkpoints",
-            every => {
-                let _ = write!(text, ", a checkpoint every {every} tokens");
-            }
-        }
-        if options.resident {
-            text += ", scored by the devices";
-        }
-        if options.stop_every > 0 {
-            let _ = write!(text, ", a STOP to one rollout in {}", options.stop_every);
-        }
-        if options.stop_group_every > 0 {
-            let _ = write!(text, ", a STOP to one group in {}", options.stop_group_every);
-        }
-        if options.publish_every > 0 {
-            let mode = options.publish_mode.name().to_lowercase();
-            let _ = write!(text, ", a version every {} completions ({mode})", options.publish_every);
-        }
-        let _ = writeln!(text, ", seed {}", options.seed);
-        text
-    }
-
     fn table(&self) -> Table {
         let columns = [
             "device",
@@ -275,6 +244,38 @@ impl Report<'_> {
         });
         output::json(&value)
     }
+}
+
+/// What ran: the trace, and what became of it.
+pub fn heading(trace: &Trace, format: Option<Format>, plan: &ReplayPlan) -> String {
+    let options = plan.options();
+    let format = format.map_or("built in".to_owned(), |format| format.to_string());
+    let mut text = format!("trace: {} ({format})\n", output::plain(&trace.source));
+    let _ = write!(text, "plan: {} requests, {} rollouts", plan.requests(), plan.rollouts());
+    if plan.has_prefills() {
+        let _ = write!(text, " in groups of {} after a PREFILL", options.group);
+    }
+    match options.checkpoint {
+        0 => text += ", no checkpoints",
+        every => {
+            let _ = write!(text, ", a checkpoint every {every} tokens");
+        }
+    }
+    if options.resident {
+        text += ", scored by the devices";
+    }
+    if options.stop_every > 0 {
+        let _ = write!(text, ", a STOP to one rollout in {}", options.stop_every);
+    }
+    if options.stop_group_every > 0 {
+        let _ = write!(text, ", a STOP to one group in {}", options.stop_group_every);
+    }
+    if options.publish_every > 0 {
+        let mode = options.publish_mode.name().to_lowercase();
+        let _ = write!(text, ", a version every {} completions ({mode})", options.publish_every);
+    }
+    let _ = writeln!(text, ", seed {}", options.seed);
+    text
 }
 
 /// How a device differs from `reference`, in a plan of so many rollout ids.

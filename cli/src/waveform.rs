@@ -18,6 +18,7 @@ use crate::output::{Output, Recording};
 use crate::report::Recorded;
 
 /// The device in a waveform.
+#[cfg(feature = "cosim")]
 const TOP: &str = "top.rl_runtime_top";
 /// Nanoseconds of a clock cycle.
 const PERIOD: u64 = 10;
@@ -53,7 +54,10 @@ pub fn record_wave(
             settings.queues
         )));
     }
+    #[cfg(feature = "cosim")]
     let Cut { window, scope } = cut;
+    #[cfg(not(feature = "cosim"))]
+    let Cut { window } = cut;
     // Once to find the cycles, where they are not known, and once to record them.
     let in_step = outcome.lockstep.as_ref().and_then(|held| held.difference.as_ref());
     let place = match in_step {
@@ -87,7 +91,10 @@ pub fn record_wave(
             window.start
         )));
     }
+    #[cfg(feature = "cosim")]
     let shown = scope.map(|scope| signals_of(recording.path(), &scope)).transpose()?;
+    #[cfg(not(feature = "cosim"))]
+    let shown: Option<Vec<String>> = None;
     recording.finish()?;
     let of_token = in_step.is_some();
     let save = save_path(path);
@@ -110,6 +117,7 @@ pub fn record_wave(
 
 /// Records the last cycles of what `run` repeats and ends in cycle `end`, on the RTL with so many workers, with a save file beside it. Says
 /// where both are.
+#[cfg(feature = "cosim")]
 pub fn record_end(
     path: &Path,
     workers: u32,
@@ -141,6 +149,7 @@ fn save_path(path: &Path) -> PathBuf {
 }
 
 /// The signals of an instance of the RTL.
+#[cfg(feature = "cosim")]
 fn signals_of(waveform: &Path, instance: &str) -> Result<Vec<String>, Failure> {
     let signals = doorbell_wave::signals(waveform, &format!("{TOP}.{instance}")).map_err(Failure::input)?;
     if signals.is_empty() {

@@ -36,6 +36,12 @@ impl Ran {
     }
 }
 
+/// Has devices tell the life of each descriptor.
+pub fn keep_lives(settings: &mut Settings) {
+    settings.queue.event_slots = EVENT_SLOTS;
+    settings.queue.life_events = true;
+}
+
 /// Runs `plan` on devices of these kinds, each on a thread, and keeps the life of each descriptor. With `name`, ends once the
 /// life of the descriptor with this `user_data` is known.
 ///
@@ -50,8 +56,7 @@ pub fn run(
     let mut devices = Vec::with_capacity(kinds.len());
     for (kind, settings) in kinds.iter().zip(settings) {
         let mut settings = settings.clone();
-        settings.queue.event_slots = EVENT_SLOTS;
-        settings.queue.life_events = true;
+        keep_lives(&mut settings);
         devices.push(kind.open(&settings)?);
     }
     let groups = devices.iter().all(|device| device.features().groups > 0);
@@ -146,6 +151,12 @@ pub fn life(ran: &[Ran], name: u64) -> String {
             }
             Some(life) if life.completion.is_none() => {
                 let _ = writeln!(text, "{name}: it has no completion");
+            }
+            Some(life) if life.event.is_none() => {
+                let _ = writeln!(
+                    text,
+                    "{name}: its times are not known: the device dropped its LIFE event (R23)"
+                );
             }
             Some(life) => {
                 if let Some(held) = held(ran, life) {

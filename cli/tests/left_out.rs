@@ -20,8 +20,10 @@ use rstest::rstest;
 #[case("bench all", "bench")]
 #[case("top --once", "top")]
 #[case("serve --model micro", "serve")]
+#[case("report --devices model", "report")]
 #[case("vfio-user --socket s", "vfio-user")]
 #[case("compare --model", "--model")]
+#[case("compare --trace-scope u_dispatcher", "--trace-scope")]
 #[case("compare --model micro --lockstep", "--lockstep")]
 fn what_was_left_out_says_so(#[case] arguments: &str, #[case] name: &str) {
     let directory = tempfile::tempdir().unwrap();
@@ -29,10 +31,11 @@ fn what_was_left_out_says_so(#[case] arguments: &str, #[case] name: &str) {
     assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
     let feature = match name {
         "run" | "trajectories" | "top" => "runtime",
-        "wave" | "cosim" => "cosim",
+        "wave" | "cosim" | "--trace-scope" => "cosim",
         "bench" => "bench",
         "completions" => "shell",
         "serve" => "serve",
+        "report" => "report",
         "vfio-user" => "vfio",
         _ => "lm",
     };

@@ -25,7 +25,7 @@ pub struct Life {
 
 impl Life {
     /// The tick at which its slot had been read.
-    fn read(&self) -> Option<u64> {
+    pub fn read(&self) -> Option<u64> {
         self.event.map(|event| event.stamp)
     }
 
@@ -34,12 +34,17 @@ impl Life {
     }
 
     /// The tick at which a worker began with it.
-    fn began(&self) -> Option<u64> {
+    pub fn began(&self) -> Option<u64> {
         self.after(|event| event.start)
     }
 
+    /// The tick at which its end was known.
+    pub fn ended(&self) -> Option<u64> {
+        self.after(|event| event.ended)
+    }
+
     /// The tick at which its completion was visible.
-    fn visible(&self) -> Option<u64> {
+    pub fn visible(&self) -> Option<u64> {
         self.after(|event| event.visible)
     }
 
@@ -126,6 +131,11 @@ impl Lives {
         }
     }
 
+    /// All descriptors, in the order in which they were submitted.
+    pub fn all(&self) -> &[Life] {
+        &self.lives
+    }
+
     /// The descriptor with this `user_data`, if it was submitted.
     pub fn of(&self, user_data: u64) -> Option<&Life> {
         self.places.get(&user_data).map(|&place| &self.lives[place])
@@ -191,7 +201,7 @@ impl Lives {
             .lives
             .iter()
             .filter(|other| other.event.is_some_and(|event| event.worker_id == worker))
-            .filter(|other| other.began() < Some(began) && other.after(|event| event.ended) > Some(read))
+            .filter(|other| other.began() < Some(began) && other.ended() > Some(read))
             .max_by_key(|other| other.began());
         held.into_iter().flatten().next().or(before.map(Waited::Worker))
     }

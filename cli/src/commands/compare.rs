@@ -10,7 +10,7 @@ use doorbell_contract::PolicyMode;
 use doorbell_devices::{Gpus, Kind, Memory, OpenError, Settings, Shape, cycles};
 use doorbell_host::{Device, QueueConfig};
 use doorbell_trace::{Format, Trace};
-use doorbell_verify::compare::{Outcome, compare};
+use doorbell_verify::compare::{Outcome, compare, compare_lives};
 use doorbell_verify::lockstep::Held;
 use doorbell_verify::replay::{Progress, ReplayOptions, ReplayPlan};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -222,12 +222,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     args.wave.as_deref().map(|path| output::Output::open("waveform", path)).transpose()?;
     let window = window(args.trace_from, args.trace_to)?;
     #[cfg(not(feature = "rtl"))]
-    if window.is_some() || args.trace_scope.is_some() {
-        return Err(Failure::unavailable(
-            "--trace-from, --trace-to and --trace-scope record the RTL, which is not part of this build",
-        ));
+    if window.is_some() {
+        let why = "--trace-from and --trace-to record the RTL, which is not part of this build";
+        return Err(Failure::unavailable(why));
     }
-    let Compared { prepared, outcomes } = compared(&args.runs)?;
+    #[cfg(not(feature = "cosim"))]
+    if args.trace_scope.is_some() {
+        return Err(crate::left_out::option("--trace-scope", "cosim"));
+    }
+    let Compared { prepared, outcomes } = compared(&args.runs, false, Lives::Dropped)?;
     let Prepared { trace, format, plan, opened } = &prepared;
     let Opened { kinds, settings, skipped, .. } = opened;
 
@@ -239,7 +242,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     });
     let missed = fault.as_ref().is_some_and(|fault| !fault.found);
     let path = args.wave.unwrap_or(if agree { "trace.fst" } else { "divergence.fst" }.into());
-    let cut = Cut { window, scope: args.trace_scope };
+    let cut = Cut {
+        window,
+        #[cfg(feature = "cosim")]
+        scope: args.trace_scope,
+    };
     let asked = cut.window.is_some();
     let waveform = record_wave(plan, kinds, settings, &outcomes, path, cut);
     let unrecorded = asked && waveform.as_ref().is_none_or(|waveform| waveform.recorded.is_err());
@@ -281,8 +288,23 @@ pub(super) struct Compared {
     pub outcomes: Vec<Outcome>,
 }
 
+impl Prepared {
+    /// What runs, in words.
+    #[cfg(feature = "report")]
+    pub fn heading(&self) -> String {
+        crate::report::heading(&self.trace, self.format, &self.plan)
+    }
+}
+
+/// Whether the life of each descriptor is kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lives {
+    Kept,
+    Dropped,
+}
+
 /// Reads the trace and opens the devices; one is enough where `alone`.
-pub(super) fn prepare(args: &Runs, alone: bool) -> Result<Prepared, Failure> {
+pub(super) fn prepare(args: &Runs, alone: bool, lives: Lives) -> Result<Prepared, Failure> {
     let alone = alone || args.has_language();
     let chosen = select(args, alone)?;
     let (mut trace, format) = trace::read(args.trace.as_deref())?;
@@ -291,16 +313,17 @@ pub(super) fn prepare(args: &Runs, alone: bool) -> Result<Prepared, Failure> {
     if let Some(language) = plan.language() {
         chosen.iter().try_for_each(|chosen| crate::models::fits(&language.published, chosen.kind))?;
     }
-    let opened = open(args, &plan, &chosen, alone)?;
+    let opened = open(args, &plan, &chosen, alone, lives)?;
     Ok(Prepared { trace, format, plan, opened })
 }
 
 /// Runs the plan on all devices and compares them.
-pub(super) fn compared(args: &Runs) -> Result<Compared, Failure> {
-    let mut prepared = prepare(args, false)?;
+pub(super) fn compared(args: &Runs, alone: bool, lives: Lives) -> Result<Compared, Failure> {
+    let mut prepared = prepare(args, alone, lives)?;
     let Prepared { plan, opened, .. } = &mut prepared;
     let mut devices = std::mem::take(&mut opened.devices);
     let bars = Bars::new(&devices, plan);
+    let compare = if lives == Lives::Kept { compare_lives } else { compare };
     let mut outcomes = compare(plan, &mut devices, &|place, progress| bars.show(place, progress));
     bars.clear();
     // The clock of a GPU runs on while the host is busy: what it did is measured in time alone.
@@ -421,7 +444,13 @@ pub(super) struct Opened {
 type Tells = Box<dyn FnOnce() -> Held>;
 
 /// Opens the devices. One that nobody named may be missing.
-fn open(args: &Runs, plan: &ReplayPlan, chosen: &[Chosen], alone: bool) -> Result<Opened, Failure> {
+fn open(
+    args: &Runs,
+    plan: &ReplayPlan,
+    chosen: &[Chosen],
+    alone: bool,
+    lives: Lives,
+) -> Result<Opened, Failure> {
     let mut opened = Opened::default();
     let mut fault = args.inject.clone();
     for Chosen { own, .. } in chosen.iter().filter(|_| args.has_language()) {
@@ -438,7 +467,10 @@ fn open(args: &Runs, plan: &ReplayPlan, chosen: &[Chosen], alone: bool) -> Resul
     for &Chosen { kind, ref own } in chosen.iter().rev() {
         let settings =
             Settings { fault: fault.clone().filter(|_| kind.takes_faults()), ..settings(args, plan) };
-        let settings = settings.and(own)?;
+        let mut settings = settings.and(own)?;
+        if lives == Lives::Kept {
+            why::keep_lives(&mut settings);
+        }
         // A GPU's kernels may have to be compiled first.
         match Busy::during(format!("opening {kind}"), || open_one(args, plan, kind, &settings)) {
             Ok((device, held)) => {
@@ -578,6 +610,7 @@ pub struct Cut {
     /// Cycles; `None` is around what went wrong.
     pub window: Option<Range<u64>>,
     /// The instance whose signals the save file shows; `None` is those that a descriptor or a token passes.
+    #[cfg(feature = "cosim")]
     pub scope: Option<String>,
 }
 

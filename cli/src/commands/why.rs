@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use doorbell_contract::Opcode;
 use doorbell_verify::compare::Outcome;
-use doorbell_verify::life::Lives;
+use doorbell_verify::life;
 
-use super::compare::{self, Compared, Prepared};
+use super::compare::{self, Compared, Lives, Prepared};
 use crate::busy::Busy;
 use crate::failure::{DIFFERENT, Failure};
 use crate::{output, report, why};
@@ -64,7 +64,7 @@ impl Name {
     ///
     /// # Errors
     /// Which of its rollout there are.
-    fn find(self, lives: &Lives) -> Result<u64, Vec<String>> {
+    fn find(self, lives: &life::Lives) -> Result<u64, Vec<String>> {
         let mut others = vec![];
         for life in lives.of_rollout(self.rollout) {
             let segment = life.desc.user_data as u32;
@@ -98,7 +98,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 /// The life of one descriptor.
 fn of_descriptor(args: &Args, name: Name) -> Result<ExitCode, Failure> {
-    let Prepared { plan, mut opened, .. } = compare::prepare(&args.runs, true)?;
+    let Prepared { plan, mut opened, .. } = compare::prepare(&args.runs, true, Lives::Dropped)?;
     opened.devices.clear();
     let ids = plan.ids();
     if name.rollout >= ids {
@@ -129,7 +129,8 @@ fn of_descriptor(args: &Args, name: Name) -> Result<ExitCode, Failure> {
 
 /// Who waits for whom, and what differs.
 fn what_went_wrong(args: &Args) -> Result<ExitCode, Failure> {
-    let Compared { prepared: Prepared { plan, opened, .. }, outcomes } = compare::compared(&args.runs)?;
+    let Compared { prepared: Prepared { plan, opened, .. }, outcomes } =
+        compare::compared(&args.runs, false, Lives::Dropped)?;
     let wanted = |outcome: &Outcome| {
         let fits = if args.hang {
             outcome.failure.is_some()

@@ -14,10 +14,11 @@ use std::time::Duration;
 
 pub use divergence::{Divergence, FieldDifference, TokenDifference};
 
+use crate::life::Lives;
 use crate::lockstep::Held;
-use crate::replay::{Progress, ReplayFailure, ReplayPlan, replay};
+use crate::replay::{Progress, ReplayFailure, ReplayPlan, replay, replay_lives};
 use doorbell_contract::{Counter, Status};
-use doorbell_host::device::{Device, WorkerCounters};
+use doorbell_host::device::{Counters, Device, WorkerCounters};
 use doorbell_host::error::DeviceError;
 use judge::{Side, judge};
 use record::Record;
@@ -38,6 +39,10 @@ pub struct Outcome {
     pub digest: u64,
     /// Counter CYCLES at the end; `None` where the device no longer answered.
     pub cycles: Option<u64>,
+    /// All counters at the end; `None` where the device no longer answered.
+    pub counters: Option<Counters>,
+    /// The life of each descriptor, where it was [kept](compare_lives).
+    pub lives: Option<Lives>,
     /// Counters of each worker at the end; empty where the device has none.
     pub workers: Vec<WorkerCounters>,
     /// Versions of the policy that were published.
@@ -79,6 +84,27 @@ pub fn compare(
     devices: &mut [Box<dyn Device>],
     progress: &(dyn Fn(usize, Progress) -> ControlFlow<()> + Sync),
 ) -> Vec<Outcome> {
+    run(plan, devices, progress, false)
+}
+
+/// The same, and keeps the [life](Outcome::lives) of each descriptor. The devices have event rings with LIFE events.
+///
+/// # Panics
+/// As [`compare`].
+pub fn compare_lives(
+    plan: &ReplayPlan,
+    devices: &mut [Box<dyn Device>],
+    progress: &(dyn Fn(usize, Progress) -> ControlFlow<()> + Sync),
+) -> Vec<Outcome> {
+    run(plan, devices, progress, true)
+}
+
+fn run(
+    plan: &ReplayPlan,
+    devices: &mut [Box<dyn Device>],
+    progress: &(dyn Fn(usize, Progress) -> ControlFlow<()> + Sync),
+    keeps: bool,
+) -> Vec<Outcome> {
     let groups = devices.iter().all(|device| device.features().groups > 0);
     let (names, plan) = (unique_names(devices), if groups { plan } else { &plan.clone().without_groups() });
     let runs: Vec<_> = thread::scope(|scope| {
@@ -87,15 +113,21 @@ pub fn compare(
             .enumerate()
             .map(|(place, device)| {
                 scope.spawn(move || {
-                    let replay = replay(plan, &mut **device, &mut |at| progress(place, at));
-                    let cycles = device.counters().ok().map(|counters| counters.get(Counter::Cycles));
+                    let (replay, lives) = if keeps {
+                        let (replay, lives) =
+                            replay_lives(plan, &mut **device, &mut |at, _| progress(place, at));
+                        (replay, Some(lives))
+                    } else {
+                        (replay(plan, &mut **device, &mut |at| progress(place, at)), None)
+                    };
+                    let counters = device.counters().ok();
                     let workers = device.worker_counters().unwrap_or_default();
                     let mut record = Record::new(plan, replay);
                     let digest = record.digest(&**device).unwrap_or_else(|error| {
                         record.fail(error);
                         0
                     });
-                    (record, digest, (cycles, workers))
+                    (record, digest, (counters, workers, lives))
                 })
             })
             .collect();
@@ -117,7 +149,7 @@ pub fn compare(
         .into_iter()
         .zip(runs)
         .zip(verdicts.into_iter().zip(reruns))
-        .map(|((name, (record, digest, (cycles, workers))), ((divergence, differing), rerun))| {
+        .map(|((name, (record, digest, (counters, workers, lives))), ((divergence, differing), rerun))| {
             let replay = record.into_replay();
             let superseded =
                 replay.completions.iter().filter(|end| end.status == Status::Superseded as u8).count();
@@ -131,8 +163,10 @@ pub fn compare(
                 rerun,
                 lockstep: None,
                 digest,
-                cycles,
+                cycles: counters.map(|counters| counters.get(Counter::Cycles)),
+                counters,
                 workers,
+                lives,
                 wall: replay.wall,
                 failure: replay.failure,
                 divergence,

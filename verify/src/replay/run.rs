@@ -363,6 +363,10 @@ impl<'a> Run<'a> {
             // Nothing else is under way.
             device.submit_to(queue, policy).map_err(failed)?;
             while device.poll(&mut out).map_err(failed)? == 0 {}
+            if let Some(lives) = &mut self.lives {
+                lives.submitted(&[*policy]);
+                lives.looked(&out, device).map_err(failed)?;
+            }
             if out[0].status != Status::Done as u8 {
                 let code = ErrorCode::try_from(out[0].error).map_or("an unknown error", ErrorCode::name);
                 return Err(failed(DeviceError::Protocol {

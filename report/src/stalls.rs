@@ -1,0 +1,292 @@
+//! Where the time of a device's workers went.
+
+use std::collections::HashMap;
+
+use doorbell_contract::{Counter, DescFlags, Opcode};
+use doorbell_host::Counters;
+use doorbell_verify::life::Life;
+
+/// What a worker did, or why it did nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// It had a descriptor.
+    Ran,
+    /// It had one that was in wait states.
+    Wait,
+    /// It had one whose result the write port held back.
+    WritePort,
+    /// Completions waited for slots of the completion queue (R4).
+    FullQueue,
+    /// What had been read waited for the descriptor before it in its rollout (R5).
+    Order,
+    /// What had been read waited for a fence (R7).
+    Fence,
+    /// What had been read waited for the PREFILL of its group (R17).
+    Prefill,
+    /// A descriptor that nothing held was on its way through the device.
+    Steps,
+    /// The device had read no descriptor that had not begun: the host gave none, or the device took none.
+    Nothing,
+}
+
+impl Cause {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Cause; 9] = [
+        Cause::Ran,
+        Cause::Wait,
+        Cause::WritePort,
+        Cause::FullQueue,
+        Cause::Order,
+        Cause::Fence,
+        Cause::Prefill,
+        Cause::Steps,
+        Cause::Nothing,
+    ];
+
+    /// In a few words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Ran => "ran a descriptor",
+            Cause::Wait => "in wait states",
+            Cause::FullQueue => "idle: the completion queue was full (R4)",
+            Cause::WritePort => "held back by the write port",
+            Cause::Order => "idle: the rollout's descriptor before was not complete (R5)",
+            Cause::Fence => "idle: a fence (R7)",
+            Cause::Prefill => "idle: the group's PREFILL was not complete (R17)",
+            Cause::Steps => "idle: a descriptor was on its way to a worker",
+            Cause::Nothing => "idle: no descriptor waited in the device",
+        }
+    }
+}
+
+/// Where the shares of idle time come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// From what waited in the device at each tick, as all LIFE events tell.
+    Lives,
+    /// In proportion to the device's counters of stalls: some LIFE events were dropped.
+    Counters,
+}
+
+/// Worker ticks by cause. They add up to what the device counts as BUSY and IDLE; where it counts neither, to the workers times the span of
+/// the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stalls {
+    /// Where the shares of idle time come from.
+    pub source: Source,
+    by: [u64; Cause::ALL.len()],
+}
+
+impl Stalls {
+    /// Of a device with so many workers, from the lives of all descriptors in the order of submission, and from its counters.
+    pub fn of(lives: &[Life], workers: u64, counters: &Counters) -> Stalls {
+        let complete = lives.iter().all(|life| life.completion.is_none() || life.event.is_some());
+        let told = Self::of_lives(lives, workers);
+        let [busy, idle, wait, held] = [Counter::Busy, Counter::Idle, Counter::Wait, Counter::StallWrite]
+            .map(|counter| counters.get(counter));
+        if busy + idle == 0 {
+            return told;
+        }
+        let source = if complete { Source::Lives } else { Source::Counters };
+        let mut stalls = Stalls { source, by: [0; Cause::ALL.len()] };
+        let (wait, held) = (wait.min(busy), held.min(busy - wait.min(busy)));
+        stalls.by[Cause::Wait as usize] = wait;
+        stalls.by[Cause::WritePort as usize] = held;
+        stalls.by[Cause::Ran as usize] = busy - wait - held;
+        let count = |counter| counters.get(counter);
+        let parts: Vec<(Cause, u64)> = if complete {
+            IDLE.map(|cause| (cause, told.get(cause))).into()
+        } else {
+            let stalled = [
+                (Cause::FullQueue, count(Counter::StallCq)),
+                (Cause::Order, count(Counter::StallOrder)),
+                (Cause::Fence, count(Counter::StallFence)),
+                (Cause::Steps, count(Counter::StallFetch)),
+            ];
+            let all: u64 = stalled.iter().map(|&(_, cycles)| cycles).sum();
+            let rest = (Cause::Nothing, count(Counter::Cycles).saturating_sub(all));
+            stalled.into_iter().chain([rest]).collect()
+        };
+        stalls.split(idle, &parts);
+        stalls
+    }
+
+    /// Divides `ticks` in proportion, to the last one.
+    fn split(&mut self, ticks: u64, parts: &[(Cause, u64)]) {
+        let all: u128 = parts.iter().map(|&(_, part)| u128::from(part)).sum();
+        let mut left = ticks;
+        for &(cause, part) in parts {
+            let share = (u128::from(ticks) * u128::from(part)).checked_div(all).unwrap_or(0) as u64;
+            self.by[cause as usize] += share;
+            left -= share;
+        }
+        self.by[Cause::Nothing as usize] += left;
+    }
+
+    fn of_lives(lives: &[Life], workers: u64) -> Stalls {
+        let (first, last) = span(lives);
+        let mut stalls = Stalls { source: Source::Lives, by: [0; Cause::ALL.len()] };
+        // What changes when: descriptors that wait by cause, and workers that run.
+        let mut changes: Vec<(u64, Cause, i64)> = vec![];
+        for (life, cause) in lives.iter().zip(causes(lives)) {
+            let (Some(read), Some(began), Some(ended)) = (life.read(), life.began(), life.ended()) else {
+                continue;
+            };
+            if began > read {
+                changes.extend([(read, cause, 1), (began, cause, -1)]);
+            }
+            if ended > began {
+                changes.extend([(began, Cause::Ran, 1), (ended, Cause::Ran, -1)]);
+            }
+        }
+        changes.sort_by_key(|&(at, ..)| at);
+        let mut now = [0i64; Cause::ALL.len()];
+        let mut at = first;
+        for (next, cause, change) in changes {
+            stalls.add(next - at, workers, &now);
+            now[cause as usize] += change;
+            at = next;
+        }
+        stalls.add(last - at, workers, &now);
+        stalls
+    }
+
+    fn add(&mut self, ticks: u64, workers: u64, now: &[i64; Cause::ALL.len()]) {
+        let ran = (now[Cause::Ran as usize].max(0) as u64).min(workers);
+        let waits = [Cause::Steps, Cause::Prefill, Cause::Order, Cause::Fence];
+        let idle = waits.into_iter().find(|&cause| now[cause as usize] > 0).unwrap_or(Cause::Nothing);
+        self.by[Cause::Ran as usize] += ticks * ran;
+        self.by[idle as usize] += ticks * (workers - ran);
+    }
+
+    /// All worker ticks.
+    pub fn total(&self) -> u64 {
+        self.by.iter().sum()
+    }
+
+    /// Worker ticks of a cause.
+    pub fn get(&self, cause: Cause) -> u64 {
+        self.by[cause as usize]
+    }
+
+    /// The share of a cause in percent; all of them add up to 100.
+    pub fn percent(&self, cause: Cause) -> f64 {
+        100.0 * self.get(cause) as f64 / self.total().max(1) as f64
+    }
+
+    /// The largest cause but for running.
+    pub fn bottleneck(&self) -> Cause {
+        let idle = Cause::ALL.into_iter().filter(|&cause| cause != Cause::Ran);
+        idle.max_by_key(|&cause| self.get(cause)).unwrap_or(Cause::Nothing)
+    }
+}
+
+/// The causes of workers without a descriptor.
+const IDLE: [Cause; 6] =
+    [Cause::FullQueue, Cause::Order, Cause::Fence, Cause::Prefill, Cause::Steps, Cause::Nothing];
+
+/// The first and the last tick of a run.
+pub fn span(lives: &[Life]) -> (u64, u64) {
+    let first = lives.iter().filter_map(Life::read).min().unwrap_or(0);
+    (first, lives.iter().filter_map(Life::visible).max().unwrap_or(first))
+}
+
+/// What held each descriptor before a worker began with it. `Steps`: nothing did.
+fn causes(lives: &[Life]) -> Vec<Cause> {
+    let mut rollouts: HashMap<(u8, u32), u64> = HashMap::new();
+    let mut prefills: HashMap<(u8, u32), u64> = HashMap::new();
+    let mut fences: HashMap<u8, u64> = HashMap::new();
+    let mut latest: HashMap<u8, u64> = HashMap::new();
+    let cause = |life: &Life| {
+        let (Some(event), Some(read), Some(visible)) = (life.event, life.read(), life.visible()) else {
+            return Cause::Steps;
+        };
+        let (queue, desc) = (event.queue_id, &life.desc);
+        let flags = DescFlags::from_bits_retain(desc.flags);
+        let later = |at: Option<&u64>| at.is_some_and(|&at| at > read);
+        let fence = flags.contains(DescFlags::FENCE);
+        let is_prefill = desc.opcode == Opcode::Prefill as u8;
+        let member = flags.contains(DescFlags::COW_PREFIX) && !is_prefill;
+        let cause = if later(rollouts.get(&(queue, desc.rollout_id))) {
+            Cause::Order
+        } else if later(fences.get(&queue)) || fence && later(latest.get(&queue)) {
+            Cause::Fence
+        } else if member && later(prefills.get(&(queue, desc.prefix_id))) {
+            Cause::Prefill
+        } else {
+            Cause::Steps
+        };
+        rollouts.insert((queue, desc.rollout_id), visible);
+        if is_prefill && desc.max_tokens > 0 {
+            prefills.insert((queue, desc.prefix_id), visible);
+        }
+        if fence {
+            fences.insert(queue, visible);
+        }
+        let all = latest.entry(queue).or_default();
+        *all = visible.max(*all);
+        cause
+    };
+    lives.iter().map(cause).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use doorbell_contract::{HwDesc, HwEvent};
+
+    fn life(desc: HwDesc, stamp: u64, [start, ended, visible]: [u32; 3], worker_id: u16) -> Life {
+        let event =
+            HwEvent { stamp, start, first_token: start, ended, visible, worker_id, ..HwEvent::default() };
+        Life { desc, completion: None, event: Some(event) }
+    }
+
+    #[test]
+    fn every_worker_tick_has_one_cause() {
+        let of = |rollout| HwDesc::decode(rollout, 4, 4);
+        let lives = [
+            // 10 to 14 on its way, 14 to 100 runs.
+            life(of(1), 10, [4, 90, 95], 0),
+            // 20 to 105 held by rollout 1, then 105 to 110 runs.
+            life(of(1), 20, [85, 90, 100], 0),
+        ];
+        let stalls = Stalls::of_lives(&lives, 2);
+        // Both workers wait for 4 ticks; the second has none to wait for until 20, and the first after 110.
+        assert_eq!((stalls.get(Cause::Ran), stalls.get(Cause::Steps)), (86 + 5, 8));
+        assert_eq!(stalls.get(Cause::Order), 80 + 2 * 5);
+        assert_eq!(stalls.get(Cause::Nothing), 6 + 5 + 2 * 10);
+        assert_eq!((stalls.total(), stalls.bottleneck()), (2 * 110, Cause::Order));
+        adds_up(&stalls);
+        // The device counts exactly: 100 busy ticks, 6 of them held, and 120 idle ones.
+        let count = |counter| {
+            Ok(match counter {
+                Counter::Busy => 100,
+                Counter::Idle => 120,
+                Counter::StallWrite => 6,
+                Counter::StallFence => 30,
+                Counter::Cycles => 110,
+                _ => 0,
+            })
+        };
+        let counters = Counters::read(count).unwrap();
+        let stalls = Stalls::of(&lives, 2, &counters);
+        assert_eq!((stalls.get(Cause::Ran), stalls.get(Cause::WritePort), stalls.total()), (94, 6, 220));
+        assert_eq!(stalls.get(Cause::Fence), 0);
+        adds_up(&stalls);
+        // A completion without an event: then the counters of stalls divide the idle time.
+        let mut dropped = lives.to_vec();
+        dropped[1].completion = Some((0, doorbell_contract::HwCompletion::default()));
+        dropped[1].event = None;
+        let stalls = Stalls::of(&dropped, 2, &counters);
+        assert_eq!(
+            (stalls.source, stalls.get(Cause::Fence), stalls.total()),
+            (Source::Counters, 120 * 30 / 110, 220)
+        );
+        adds_up(&stalls);
+    }
+
+    fn adds_up(stalls: &Stalls) {
+        let percent: f64 = Cause::ALL.into_iter().map(|cause| stalls.percent(cause)).sum();
+        assert!((percent - 100.0).abs() < 1e-9, "{percent}");
+    }
+}
