@@ -84,14 +84,8 @@ impl Report<'_> {
         for Skipped { kind, reason } in self.skipped {
             text += &format!("skipped: {} ({reason})\n", kind.name());
         }
-        if let Some(Fault { fault, device, found: false }) = &self.fault {
-            let Outcome { completions, tokens, .. } = &self.outcomes[0];
-            let _ = writeln!(
-                text,
-                "not found: the fault '{fault}' was never planted in {device}, or changed nothing that is compared: all devices \
-                 did the same. The run had {completions} completions and {tokens} tokens; give a place that comes before its \
-                 end, as token:0 or completion:0:result, or a longer trace"
-            );
+        if let Some(fault) = self.fault.as_ref().filter(|fault| !fault.found) {
+            text += &not_found(fault, &self.outcomes[0]);
         } else if self.identical() {
             let names: Vec<&str> = self.outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
             let first = &self.outcomes[0];
@@ -276,6 +270,16 @@ pub fn heading(trace: &Trace, format: Option<Format>, plan: &ReplayPlan) -> Stri
     }
     let _ = writeln!(text, ", seed {}", options.seed);
     text
+}
+
+/// That a planted fault was not found on any device; `first` is what the first did.
+pub fn not_found(Fault { fault, device, .. }: &Fault, first: &Outcome) -> String {
+    let Outcome { completions, tokens, .. } = first;
+    format!(
+        "not found: the fault '{fault}' was never planted in {device}, or changed nothing that is compared: all devices \
+         did the same. The run had {completions} completions and {tokens} tokens; give a place that comes before its \
+         end, as token:0 or completion:0:result, or a longer trace\n"
+    )
 }
 
 /// How a device differs from `reference`, in a plan of so many rollout ids.

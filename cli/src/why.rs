@@ -42,8 +42,7 @@ pub fn keep_lives(settings: &mut Settings) {
     settings.queue.life_events = true;
 }
 
-/// Runs `plan` on devices of these kinds, each on a thread, and keeps the life of each descriptor. With `name`, ends once the
-/// life of the descriptor with this `user_data` is known.
+/// Runs `plan` on devices of these kinds, each on a thread, and keeps the life of each descriptor. A device ends once `enough` is known.
 ///
 /// # Errors
 /// If a device cannot be opened.
@@ -51,7 +50,7 @@ pub fn run(
     plan: &ReplayPlan,
     kinds: &[Kind],
     settings: &[Settings],
-    name: Option<u64>,
+    enough: &(dyn Fn(&Lives) -> bool + Sync),
 ) -> Result<Vec<Ran>, OpenError> {
     let mut devices = Vec::with_capacity(kinds.len());
     for (kind, settings) in kinds.iter().zip(settings) {
@@ -61,7 +60,7 @@ pub fn run(
     }
     let groups = devices.iter().all(|device| device.features().groups > 0);
     let (names, plan) = (unique_names(&devices), if groups { plan } else { &plan.clone().without_groups() });
-    let told = |lives: &Lives| match name.is_some_and(|name| lives.is_told(name)) {
+    let told = |lives: &Lives| match enough(lives) {
         true => ControlFlow::Break(()),
         false => ControlFlow::Continue(()),
     };
@@ -84,8 +83,8 @@ pub fn run(
     }))
 }
 
-/// Why each device went wrong that is `wanted`: who waits for whom, and the life of the descriptor in question on all of them. They run
-/// the plan again for that.
+/// Why devices went wrong that are `wanted`: of each that stopped answering who waits for whom, and on all devices the life of the
+/// descriptor that the first of them went wrong with. They run the plan again for that.
 pub fn of_outcomes(
     plan: &ReplayPlan,
     kinds: &[Kind],
@@ -101,7 +100,9 @@ pub fn of_outcomes(
     }
     let wrong = outcomes.iter().filter(|outcome| wanted(outcome) && !outcome.agrees());
     let Some(name) = wrong.filter_map(in_question).next() else { return text };
-    let ran = Busy::during("running the plan again to say why", || run(plan, kinds, settings, Some(name)));
+    let ran = Busy::during("running the plan again to say why", || {
+        run(plan, kinds, settings, &|lives| lives.is_told(name))
+    });
     text += &match ran {
         Ok(ran) => format!("why: {}", life(&ran, name)),
         Err(error) => format!("why: the life of the descriptor is not known: {error}\n"),
@@ -115,7 +116,11 @@ fn in_question(outcome: &Outcome) -> Option<u64> {
         return Some(divergence.desc.user_data);
     }
     match &outcome.failure {
-        Some(ReplayFailure::Device { waiting, .. }) => waiting.as_ref().map(|desc| desc.user_data),
+        // The oldest of the queue pair that is told of; else of all.
+        Some(ReplayFailure::Device { error, waiting }) => {
+            let oldest = why_of(error).and_then(|(_, why)| Some(why.waiting.first()?.desc.user_data));
+            oldest.or(waiting.as_ref().map(|desc| desc.user_data))
+        }
         Some(ReplayFailure::Unasked { completion, .. }) => Some(completion.user_data),
         _ => None,
     }
@@ -224,6 +229,7 @@ fn column(ran: &Ran, life: Option<&Life>) -> Vec<String> {
 fn duration(ran: &Ran, ticks: u64) -> String {
     match (ran.kind, ran.tick_hz) {
         // A tick of the RTL is a cycle, whatever its frequency would be.
+        (Kind::Rtl, _) if ticks == 1 => "1 cycle".to_owned(),
         (Kind::Rtl, _) => format!("{ticks} cycles"),
         (_, 0) => format!("{ticks} ticks"),
         (_, hz) => format!("{:.2} us", ticks as f64 * 1e6 / f64::from(hz)),
@@ -234,19 +240,26 @@ fn duration(ran: &Ran, ticks: u64) -> String {
 fn held(ran: &Ran, life: &Life) -> Option<String> {
     let event = life.event?;
     let waited = ran.lives.waited(life)?;
-    let (other, rule, reason) = match waited {
-        Waited::Order(other) => (other, "R5", "before it in its rollout"),
-        Waited::Fence(other) => (other, "R7", "a fence before it"),
-        Waited::Earlier(other) => (other, "R7", "the last to complete of all before this fence"),
-        Waited::Prefill(other) => (other, "R17", "the PREFILL of its group"),
-        Waited::Worker(other) => (other, "R16", "which had its worker"),
+    let (rule, reason) = match waited {
+        Waited::Order(_) => ("R5", "the one before it in its rollout"),
+        Waited::Fence(_) => ("R7", "a fence before it"),
+        Waited::Earlier(_) => ("R7", "the last to complete before this fence"),
+        Waited::Prefill(_) => ("R17", "which opens its group"),
+        Waited::Worker(_) => ("R16", "which had its worker"),
+        Waited::Turn(_) => ("R16", "the one before it in its queue pair, which had not begun"),
+        Waited::Unknown => ("R4", "a full completion queue does not show in events"),
     };
     let took = duration(ran, event.start.into());
     let source = cause_source(ran.kind, rule);
-    Some(format!(
-        "began {took} after its slot was read; it waited for {}, {reason} ({rule}, {source})",
-        described(&other.desc)
-    ))
+    Some(match waited.other() {
+        Some(other) => format!(
+            "began {took} after its slot was read; it waited for\n  {}, {reason} ({rule}, {source})",
+            described(&other.desc)
+        ),
+        None => format!(
+            "began {took} after its slot was read; nothing that events show held it:\n  {reason} ({rule}, {source})"
+        ),
+    })
 }
 
 /// A descriptor in a few words.
@@ -256,6 +269,13 @@ fn described(desc: &HwDesc) -> String {
     let part = if opcode == "DECODE" { format!(", part {}", desc.user_data as u32) } else { String::new() };
     let fence = if flags.contains(DescFlags::FENCE) { " with FENCE" } else { "" };
     format!("{opcode} of rollout {}{part}{fence}", desc.rollout_id)
+}
+
+impl Ran {
+    /// Whether it did not come to the end of the plan.
+    pub fn failed(&self) -> bool {
+        self.failure.is_some()
+    }
 }
 
 /// Why a device did not come to the end of the plan; nothing of one that did.
@@ -268,7 +288,7 @@ pub fn ended(ran: &Ran) -> String {
 /// Who waits for whom on a device that stopped answering; nothing if its failure is another one.
 pub fn hang(kind: Kind, name: &str, failure: &ReplayFailure) -> String {
     let ReplayFailure::Device { error, .. } = failure else { return String::new() };
-    why_of(error).map(|(place, why)| chain(kind, &named(name, place), why)).unwrap_or_default()
+    why_of(error).map(|(place, why)| waits(kind, &named(name, place), why)).unwrap_or_default()
 }
 
 /// What a time-out knows, and of which shard.
@@ -285,7 +305,7 @@ fn named(name: &str, shard: Option<usize>) -> String {
 }
 
 /// The root, and each descriptor that waits.
-pub fn chain(kind: Kind, name: &str, why: &Why) -> String {
+fn waits(kind: Kind, name: &str, why: &Why) -> String {
     let mut text = format!("why: {name}: {}\n  see {}\n", why.root, root_source(kind, &why.root));
     let mut shown = 0;
     let mut rest = &why.waiting[..];
@@ -336,6 +356,11 @@ fn root_source(kind: Kind, root: &Root) -> &'static str {
 /// Where the device keeps the rule that held a descriptor.
 fn cause_source(kind: Kind, rule: &str) -> &'static str {
     let sources = match rule {
+        "R4" => [
+            "rtl/completion_ring.sv",
+            "gpu/kernels/front_end/completion_queue.cuh",
+            "verify/src/model/execution.rs",
+        ],
         "R17" => ["rtl/group_table.sv", "gpu/kernels/front_end/groups.cuh", "verify/src/model/groups.rs"],
         _ => ["rtl/dispatcher.sv", "gpu/kernels/front_end/admit.cuh", "verify/src/model/turns.rs"],
     };
@@ -360,7 +385,7 @@ pub fn json(why: &Why) -> serde_json::Value {
             "rollout_id": desc.rollout_id,
             "user_data": desc.user_data,
             "waits_for": cause.older(),
-            "runs": matches!(cause, Cause::Runs),
+            "held": !matches!(cause, Cause::Ready),
         })
     };
     serde_json::json!({
@@ -387,16 +412,23 @@ mod tests {
             Root::Dead(String::new()),
             Root::Inactive,
             Root::LostDoorbell { wrote: 0, has: 0 },
+            Root::LostRelease { wrote: 0, has: 0 },
             Root::FullQueue { completions: 0 },
             Root::Masked,
+            Root::LostMessage { faults: String::new() },
+            Root::Unasked { arm: 0 },
+            Root::Untaken { from: 0 },
+            Root::Unseen { from: 0, to: 0, faults: String::new() },
             Root::WritePort,
+            Root::WaitStates,
             Root::Running,
+            Root::Unread { from: 0, to: 0 },
             Root::Held { descriptors: 0 },
         ];
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         for kind in Kind::ALL {
             let sources = roots.iter().map(|root| root_source(kind, root));
-            for source in sources.chain(["R5", "R17"].map(|rule| cause_source(kind, rule))) {
+            for source in sources.chain(["R4", "R5", "R17"].map(|rule| cause_source(kind, rule))) {
                 assert!(repository.join(source).is_file(), "{source}");
             }
         }

@@ -37,7 +37,7 @@ fn the_life_of_a_descriptor_is_told_on_each_device_with_what_held_it() {
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert!(run.stdout.contains("| a worker began"), "{}", run.stdout);
     assert!(run.stdout.contains("rtl: began"), "{}", run.stdout);
-    assert!(run.stdout.contains("the PREFILL of its group (R17, rtl/group_table.sv)"), "{}", run.stdout);
+    assert!(run.stdout.contains("DECODE of rollout 11, part 0, the one before it in its queue pair, which had not begun (R16, rtl/dispatcher.sv)"), "{}", run.stdout);
     // One device is enough, and a part that is not there is named with those that are.
     let run = ask("12:9 --devices model --group 4 --checkpoint 16 --limit 20");
     assert_eq!(run.code, 2);
@@ -47,11 +47,36 @@ fn the_life_of_a_descriptor_is_told_on_each_device_with_what_held_it() {
     assert!(run.stderr.contains("this plan has rollouts 0 to 19"), "{}", run.stderr);
 }
 
+/// What held a descriptor is named only if it did, and what does not show is said.
+#[test]
+fn a_full_completion_queue_and_what_did_not_wait_are_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = doorbell(directory.path(), "why 12 --devices rtl --cq-depth 2 --limit 30");
+    assert!(run.stdout.contains("rtl: began"), "{}", run.stdout);
+    let run = doorbell(
+        directory.path(),
+        "why 8:stop --devices rtl --limit 20 --group 4 --checkpoint 16 --stop-every 3",
+    );
+    assert!(run.code == 0 && !run.stdout.contains("it waited for"), "{}", run.stdout);
+    let run = doorbell(directory.path(), "why 5 --devices rtl --limit 20 --patience 1 --wait-states 60000");
+    assert!(run.code == 1 && run.stdout.contains("a worker is in wait states"), "{}", run.stdout);
+}
+
+#[test]
+fn a_fault_that_was_never_planted_is_a_failure() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = doorbell(directory.path(), "why --limit 60 --devices model,model --inject completion");
+    assert!(run.code == 1 && run.stdout.contains("not found: the fault 'completion'"), "{}", run.stdout);
+}
+
 #[test]
 fn a_run_that_went_well_needs_no_explanation() {
     let directory = tempfile::tempdir().unwrap();
     let run = doorbell(directory.path(), "why --devices model,model");
-    assert_eq!((run.code, run.stdout.as_str()), (0, "no device differs from the first: model, model#2\n"));
+    assert_eq!(
+        (run.code, run.stdout.as_str()),
+        (0, "no device differs from the first or stopped answering: model, model#2\n")
+    );
     let run = doorbell(directory.path(), "why --hang --devices model,model --inject token:5");
     assert_eq!((run.code, run.stdout.as_str()), (0, "no device stopped answering: model, model#2\n"));
 }

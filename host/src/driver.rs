@@ -17,7 +17,7 @@ use crate::platform::{Awaited, Platform};
 use crate::ports::SharedDevice;
 use crate::queue::{CompletionQueue, Depth, EventQueue, SubmissionQueue};
 use crate::split::{Completer, Submitter, split};
-use crate::why::{Known, Outstanding, Why};
+use crate::why::{Known, Outstanding, Seen, Why};
 use doorbell_contract::{
     Block, CONTRACT_VERSION, Capability, CompletionFlags, Control, Counter, DEVICE_ID, DeviceFault,
     EventKind, HwCompletion, HwDesc, HwEvent, HwPolicy, QueueCounter, Register, State, WorkerCounter,
@@ -171,7 +171,11 @@ pub(crate) fn timeout(
     .filter(|&&(bit, _)| workers & bit != 0)
     .map(|&(_, name)| name)
     .collect();
-    let why = (waited_for == COMPLETION).then(|| Why::of(platform, known, &outstanding())).transpose()?;
+    let why = if waited_for == COMPLETION {
+        Some(Why::of(&Seen::of(platform)?, known, outstanding()))
+    } else {
+        None
+    };
     Ok(DeviceError::Timeout(Box::new(Timeout {
         device: platform.name().to_owned(),
         waited_for,
@@ -812,9 +816,11 @@ impl<P: Platform> Device for Driver<P> {
         if self.in_flight() == 0 {
             return Ok(vec![]);
         }
+        // A completion that comes meanwhile is there when the registers have been read.
+        let seen = Seen::of(&mut self.platform)?;
         let known = self.known()?;
         let outstanding = Self::outstanding(&self.sq, &self.cq, &self.ledger, &known)();
-        Ok(vec![(0, Why::of(&mut self.platform, &known, &outstanding)?)])
+        Ok(vec![(0, Why::of(&seen, &known, outstanding))])
     }
 
     fn capacity(&self) -> usize {

@@ -190,7 +190,7 @@ pub enum DeviceError {
     "{device}: {waited_for} did not happen within {patience} advances: {in_flight} in flight, SQ tail {sq_tail:#x}, \
      SQ head {sq_head:#x}, CQ head {cq_head:#x}; device: STATE {state}, STATUS {status}, ERROR {fault}, consumed \
      {consumed}, completed {completed}, tokens {tokens}{report}{}; disable and enable the device, or raise the patience",
-    why.as_ref().map(|why| format!("; why: {why}")).unwrap_or_default()
+    why.as_ref().map(|why| format!("; why: {}", why.root)).unwrap_or_default()
 )]
 pub struct Timeout {
     /// Name of the device.

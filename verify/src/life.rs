@@ -66,6 +66,10 @@ pub enum Waited<'a> {
     Prefill(&'a Life),
     /// The worker that ran it, which had another descriptor (R16).
     Worker(&'a Life),
+    /// Its turn: the descriptor before it in its queue pair had not begun (R16).
+    Turn(&'a Life),
+    /// Nothing that events show, as a slot of the completion queue (R4).
+    Unknown,
 }
 
 /// All descriptors of a replay on one device, in the order in which they were submitted.
@@ -164,23 +168,26 @@ impl Lives {
         Some(life.read()? - self.first?)
     }
 
-    /// What `life` waited for before a worker began with it: of all that held it, what held it longest. `None` if nothing did but the
-    /// steps of the device itself.
+    /// What `life` waited for before a worker began with it: of all that held it, what ended last. `None` if it began as soon as any
+    /// descriptor of the replay did after the read of its slot. Of a device with one clock.
     ///
     /// # Panics
     /// `life` is of another replay.
     pub fn waited(&self, life: &Life) -> Option<Waited<'_>> {
         let (read, began) = (life.read()?, life.began()?);
-        let queue = life.event?.queue_id;
+        // The device's own steps.
+        let steps = self.lives.iter().filter_map(|life| Some(life.event?.start)).min()?;
+        if began <= read + u64::from(steps) {
+            return None;
+        }
+        let event = life.event?;
         let place = self.place(life);
-        // Of the descriptors that were submitted earlier to its queue pair, and completed after its slot was read, the last to
-        // complete.
-        let last = |holds: &dyn Fn(&Life) -> bool| {
-            self.lives[..place]
-                .iter()
-                .filter(|earlier| earlier.event.is_some_and(|event| event.queue_id == queue))
-                .filter(|earlier| earlier.visible() > Some(read) && holds(earlier))
-                .max_by_key(|earlier| earlier.visible())
+        let same_queue = |other: &&Life| other.event.is_some_and(|other| other.queue_id == event.queue_id);
+        let holds = |at: Option<u64>| at.is_some_and(|at| read + u64::from(steps) < at && at <= began);
+        // Of the descriptors that were submitted earlier to its queue pair, the last to complete of those that hold it.
+        let last = |rule: &dyn Fn(&Life) -> bool| {
+            let earlier = self.lives[..place].iter().filter(same_queue);
+            earlier.filter(|other| holds(other.visible()) && rule(other)).max_by_key(|other| other.visible())
         };
         let desc = &life.desc;
         let opens = |earlier: &Life| {
@@ -190,20 +197,40 @@ impl Lives {
                 && earlier.prefix_id == desc.prefix_id
         };
         let member = life.has(DescFlags::COW_PREFIX) && desc.opcode != Opcode::Prefill as u8;
-        let held = [
+        let by_rule = [
             last(&|earlier| earlier.desc.rollout_id == desc.rollout_id).map(Waited::Order),
             last(&|earlier| earlier.has(DescFlags::FENCE)).map(Waited::Fence),
             last(&|_| life.has(DescFlags::FENCE)).map(Waited::Earlier),
             last(&|earlier| member && opens(earlier)).map(Waited::Prefill),
         ];
-        let worker = life.event?.worker_id;
-        let before = self
+        let end = |waited: &Waited<'_>| waited.other().and_then(Life::visible);
+        if let Some(waited) = by_rule.into_iter().flatten().max_by_key(end) {
+            return Some(waited);
+        }
+        let had = self
             .lives
             .iter()
-            .filter(|other| other.event.is_some_and(|event| event.worker_id == worker))
-            .filter(|other| other.began() < Some(began) && other.ended() > Some(read))
-            .max_by_key(|other| other.began());
-        held.into_iter().flatten().next().or(before.map(Waited::Worker))
+            .filter(|other| other.event.is_some_and(|other| other.worker_id == event.worker_id));
+        let had = had.filter(|other| other.began() < Some(began) && holds(other.ended()));
+        let before = self.lives[..place].iter().filter(same_queue).filter(|other| holds(other.began()));
+        let worker = had.max_by_key(|other| other.ended()).map(Waited::Worker);
+        let turn = before.max_by_key(|other| other.began()).map(Waited::Turn);
+        Some(worker.or(turn).unwrap_or(Waited::Unknown))
+    }
+}
+
+impl<'a> Waited<'a> {
+    /// The descriptor that was waited for, where it is known.
+    pub fn other(self) -> Option<&'a Life> {
+        match self {
+            Self::Order(life)
+            | Self::Fence(life)
+            | Self::Earlier(life)
+            | Self::Prefill(life)
+            | Self::Worker(life)
+            | Self::Turn(life) => Some(life),
+            Self::Unknown => None,
+        }
     }
 }
 
@@ -242,8 +269,14 @@ mod tests {
             ),
             // R7: until the fence is, 144.
             life(5, of(4), 15, [131, 140, 150], 1),
-            // Nothing.
-            life(6, of(5), 200, [6, 10, 12], 0),
+            // Nothing but steps.
+            life(6, of(5), 200, [4, 10, 12], 0),
+            // Nothing that shows.
+            life(7, of(6), 300, [40, 41, 42], 3),
+            // R16: rollout 6 began at 340.
+            life(8, of(7), 301, [40, 41, 42], 2),
+            // Rollout 7 was complete before the steps were.
+            life(9, of(7), 340, [5, 9, 10], 2),
         ]);
         let waited = |name| lives.waited(lives.of(name).unwrap());
         let named = |life: &Life| life.desc.user_data;
@@ -251,6 +284,9 @@ mod tests {
         assert!(matches!(waited(2), Some(Waited::Worker(life)) if named(life) == 1));
         assert!(matches!(waited(3), Some(Waited::Order(life)) if named(life) == 0));
         assert!(matches!(waited(4), Some(Waited::Earlier(life)) if named(life) == 3));
+        assert!(matches!(waited(7), Some(Waited::Unknown)));
+        assert!(matches!(waited(8), Some(Waited::Turn(life)) if named(life) == 7));
+        assert!(matches!(waited(9), Some(Waited::Unknown)));
         assert!(matches!(waited(5), Some(Waited::Fence(life)) if named(life) == 4));
     }
 }

@@ -235,11 +235,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let Opened { kinds, settings, skipped, .. } = opened;
 
     let agree = outcomes.iter().all(Outcome::agrees);
-    // A fault that nobody saw is a failure: it was planted to be found.
-    let fault = settings.iter().zip(&outcomes).find_map(|(settings, outcome)| {
-        let fault = settings.fault.clone()?;
-        Some(Fault { fault, device: outcome.name.clone(), found: !agree })
-    });
+    let fault = planted(settings, &outcomes);
     let missed = fault.as_ref().is_some_and(|fault| !fault.found);
     let path = args.wave.unwrap_or(if agree { "trace.fst" } else { "divergence.fst" }.into());
     let cut = Cut {
@@ -249,6 +245,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     let asked = cut.window.is_some();
     let waveform = record_wave(plan, kinds, settings, &outcomes, path, cut);
+    let waveform_is_missing = waveform.is_none();
     let unrecorded = asked && waveform.as_ref().is_none_or(|waveform| waveform.recorded.is_err());
     let report = Report {
         trace,
@@ -262,7 +259,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     let mut failures = output::report(&report.text(), json.map(|json| (json, report.json())));
     if unrecorded {
-        failures.push(Failure::input("the cycles that --trace-from and --trace-to name were not recorded"));
+        let why = match waveform_is_missing {
+            true => "--trace-from and --trace-to record the RTL, and it is none of these devices",
+            false => "the cycles that --trace-from and --trace-to name were not recorded",
+        };
+        failures.push(Failure::input(why));
     }
     failures.iter().for_each(|failure| output::tell(format_args!("error: {failure}")));
     // What was compared matters more than where it could not be written.
@@ -270,6 +271,14 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         _ if !agree || missed => ExitCode::from(DIFFERENT),
         Some(failure) => failure.exit_code(),
         None => ExitCode::SUCCESS,
+    })
+}
+
+/// The fault that was asked for, and whether it was found: one that nobody saw is a failure, as it was planted to be found.
+pub(super) fn planted(settings: &[Settings], outcomes: &[Outcome]) -> Option<Fault> {
+    let found = !outcomes.iter().all(Outcome::agrees);
+    settings.iter().zip(outcomes).find_map(|(settings, outcome)| {
+        Some(Fault { fault: settings.fault.clone()?, device: outcome.name.clone(), found })
     })
 }
 

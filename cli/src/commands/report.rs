@@ -42,6 +42,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         told += &report::difference(reference, outcome, plan.ids());
     }
     told += &why::of_outcomes(plan, &opened.kinds, &opened.settings, &outcomes, &|outcome| !outcome.agrees());
+    let fault = compare::planted(&opened.settings, &outcomes).filter(|fault| !fault.found);
+    if let Some(fault) = &fault {
+        told += &report::not_found(fault, &outcomes[0]);
+    }
     out.write(page(&prepared.heading(), &parts, &told).as_bytes())?;
     output::print(&format!(
         "{}: {} devices, {} descriptors\n",
@@ -49,7 +53,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         parts.len(),
         outcomes[0].descriptors
     ))?;
-    Ok(if outcomes.iter().all(Outcome::agrees) { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+    Ok(if fault.is_none() && outcomes.iter().all(Outcome::agrees) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(DIFFERENT)
+    })
 }
 
 /// What a tick of a device's clock is.

@@ -38,7 +38,7 @@ struct Name {
     part: Part,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Segment(u32),
     Stop,
@@ -64,7 +64,7 @@ impl Name {
     ///
     /// # Errors
     /// Which of its rollout there are.
-    fn find(self, lives: &life::Lives) -> Result<u64, Vec<String>> {
+    fn find(self, lives: &life::Lives) -> Result<u64, Vec<Part>> {
         let mut others = vec![];
         for life in lives.of_rollout(self.rollout) {
             let segment = life.desc.user_data as u32;
@@ -73,7 +73,7 @@ impl Name {
             if part == self.part {
                 return Ok(life.desc.user_data);
             }
-            others.push(Name { part, ..self }.to_string());
+            others.push(part);
         }
         Err(others)
     }
@@ -108,12 +108,14 @@ fn of_descriptor(args: &Args, name: Name) -> Result<ExitCode, Failure> {
             ids - 1
         )));
     }
-    let ran = Busy::during("running the plan", || why::run(&plan, &opened.kinds, &opened.settings, None))?;
+    let enough = |lives: &life::Lives| name.find(lives).is_ok_and(|user_data| lives.is_told(user_data));
+    let ran = Busy::during("running the plan", || why::run(&plan, &opened.kinds, &opened.settings, &enough))?;
     let found: Vec<_> = ran.iter().map(|ran| name.find(ran.lives())).collect();
     let Some(user_data) = found.iter().find_map(|found| found.as_ref().ok()) else {
-        let mut others: Vec<String> = found.into_iter().filter_map(Result::err).flatten().collect();
-        others.sort();
+        let mut others: Vec<Part> = found.into_iter().filter_map(Result::err).flatten().collect();
+        others.sort_unstable();
         others.dedup();
+        let others: Vec<String> = others.into_iter().map(|part| Name { part, ..name }.to_string()).collect();
         let there = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
         return Err(Failure::input(format!(
             "no descriptor {name} was submitted; of rollout {}: {there}",
@@ -124,13 +126,13 @@ fn of_descriptor(args: &Args, name: Name) -> Result<ExitCode, Failure> {
     for ran in &ran {
         output::print(&why::ended(ran))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if ran.iter().any(why::Ran::failed) { ExitCode::from(DIFFERENT) } else { ExitCode::SUCCESS })
 }
 
 /// Who waits for whom, and what differs.
 fn what_went_wrong(args: &Args) -> Result<ExitCode, Failure> {
     let Compared { prepared: Prepared { plan, opened, .. }, outcomes } =
-        compare::compared(&args.runs, false, Lives::Dropped)?;
+        compare::compared(&args.runs, args.hang, Lives::Dropped)?;
     let wanted = |outcome: &Outcome| {
         let fits = if args.hang {
             outcome.failure.is_some()
@@ -139,9 +141,17 @@ fn what_went_wrong(args: &Args) -> Result<ExitCode, Failure> {
         };
         !outcome.agrees() && fits
     };
+    if let Some(fault) = compare::planted(&opened.settings, &outcomes).filter(|fault| !fault.found) {
+        output::print(&report::not_found(&fault, &outcomes[0]))?;
+        return Ok(ExitCode::from(DIFFERENT));
+    }
     if !outcomes.iter().any(wanted) {
         let names: Vec<&str> = outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
-        let what = if args.hang { "no device stopped answering" } else { "no device differs from the first" };
+        let what = match (args.hang, args.divergence) {
+            (true, _) => "no device stopped answering",
+            (_, true) => "no device differs from the first",
+            _ => "no device differs from the first or stopped answering",
+        };
         output::print(&format!("{what}: {}\n", names.join(", ")))?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -369,11 +369,15 @@ impl Device for Sharded {
     }
 
     fn why(&mut self) -> Result<Vec<(usize, Why)>, DeviceError> {
-        let mut all = vec![];
+        let (mut all, mut failed) = (vec![], None);
         for (shard, first) in self.shards.iter_mut().zip(&self.first_region) {
-            all.extend(shard.why()?.into_iter().map(|(place, why)| (first + place, why)));
+            // One that cannot be asked hides no other.
+            match shard.why() {
+                Ok(some) => all.extend(some.into_iter().map(|(place, why)| (first + place, why))),
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
-        Ok(all)
+        failed.filter(|_| all.is_empty()).map_or(Ok(all), Err)
     }
 
     /// Of all shards together.

@@ -42,21 +42,27 @@ pub enum Cause {
         /// The PREFILL.
         at: u32,
     },
-    /// Nothing in its queue pair: it runs.
-    Runs,
-    /// A worker: nothing in its queue pair holds it, and all busy workers have another one (R16).
+    /// Its turn in the queue pair: a descriptor before it has not begun (R16).
+    Turn {
+        /// That one.
+        behind: u32,
+    },
+    /// Nothing in its queue pair: a worker has it, or is to take it.
+    Ready,
+    /// A worker: nothing in its queue pair holds it, and as many older ones are ready as workers are busy (R16).
     Worker,
 }
 
 impl Cause {
-    /// The older descriptor that it is waited for, if it is one.
+    /// The older descriptor that is waited for, if it is one.
     pub fn older(self) -> Option<u32> {
         match self {
             Self::Order { after: index }
             | Self::Fence { at: index }
             | Self::Earlier { last: index }
-            | Self::Prefill { at: index } => Some(index),
-            Self::Unread | Self::Runs | Self::Worker => None,
+            | Self::Prefill { at: index }
+            | Self::Turn { behind: index } => Some(index),
+            Self::Unread | Self::Ready | Self::Worker => None,
         }
     }
 }
@@ -73,7 +79,8 @@ impl fmt::Display for Waiting {
                 write!(f, "is a fence and waits for all before it, the last in slot {last:#x} (R7)")
             }
             Cause::Prefill { at } => write!(f, "waits for the PREFILL of its group in slot {at:#x} (R17)"),
-            Cause::Runs => f.write_str("was read, and nothing of its queue pair holds it"),
+            Cause::Turn { behind } => write!(f, "waits for its turn behind slot {behind:#x} (R16)"),
+            Cause::Ready => f.write_str("was read, and nothing of its queue pair holds it"),
             Cause::Worker => f.write_str("waits for a worker (R16)"),
         }
     }
@@ -81,9 +88,9 @@ impl fmt::Display for Waiting {
 
 /// What each of `slots` waits for, oldest first: descriptors without a completion by their running indices. The device has read the slots
 /// below `sq_head`, and `busy` of its workers run something.
-pub(super) fn chain(slots: &[(u32, HwDesc)], sq_head: u32, busy: u32) -> Vec<Waiting> {
-    let mut free = 0;
-    let cause = |place: usize| {
+pub(super) fn causes(slots: &[(u32, HwDesc)], sq_head: u32, busy: u32) -> Vec<Waiting> {
+    let mut ready = 0;
+    let mut cause = |place: usize, held: Option<u32>| {
         let (index, desc) = &slots[place];
         let earlier = &slots[..place];
         if sq_head.wrapping_sub(*index) as i32 <= 0 {
@@ -110,12 +117,23 @@ pub(super) fn chain(slots: &[(u32, HwDesc)], sq_head: u32, busy: u32) -> Vec<Wai
         if let (true, Some(at)) = (member, last(&opens)) {
             return Cause::Prefill { at };
         }
-        free += 1;
-        // Which of them run is nowhere told: a device hands them out in their order.
-        if free <= busy.max(1) { Cause::Runs } else { Cause::Worker }
+        if let Some(behind) = held {
+            return Cause::Turn { behind };
+        }
+        ready += 1;
+        // Which of them have a worker is nowhere told: a device hands them out in their order.
+        if busy == 0 || ready <= busy { Cause::Ready } else { Cause::Worker }
     };
-    let causes: Vec<Cause> = (0..slots.len()).map(cause).collect();
-    slots.iter().zip(causes).map(|(&(index, desc), cause)| Waiting { index, desc, cause }).collect()
+    let mut found = Vec::with_capacity(slots.len());
+    let mut held = None;
+    for (place, &(index, desc)) in slots.iter().enumerate() {
+        let cause = cause(place, held);
+        if cause.older().is_some() && held.is_none() {
+            held = Some(index);
+        }
+        found.push(Waiting { index, desc, cause });
+    }
+    found
 }
 
 fn has(desc: &HwDesc, flag: DescFlags) -> bool {
@@ -133,18 +151,19 @@ mod tests {
         let first = u32::MAX - 2;
         let at = |place: u32| first.wrapping_add(place);
         let descs = [
-            (HwDesc { rollout_id: 90, ..HwDesc::open_group(7, 4, 2) }, Cause::Runs),
-            (of(1).with_flags(DescFlags::COW_PREFIX).with_member(7, 0), Cause::Prefill { at: at(0) }),
-            (of(2), Cause::Runs),
+            (of(2), Cause::Ready),
+            (HwDesc { rollout_id: 90, ..HwDesc::open_group(7, 4, 2) }, Cause::Ready),
             (of(3), Cause::Worker),
-            (of(2), Cause::Order { after: at(2) }),
-            (of(5).with_flags(DescFlags::FENCE), Cause::Earlier { last: at(4) }),
-            (of(6), Cause::Fence { at: at(5) }),
-            (of(5), Cause::Order { after: at(5) }),
+            (of(1).with_flags(DescFlags::COW_PREFIX).with_member(7, 0), Cause::Prefill { at: at(1) }),
+            (of(4), Cause::Turn { behind: at(3) }),
+            (of(2), Cause::Order { after: at(0) }),
+            (of(5).with_flags(DescFlags::FENCE), Cause::Earlier { last: at(5) }),
+            (of(6), Cause::Fence { at: at(6) }),
+            (of(5), Cause::Order { after: at(6) }),
             (of(8), Cause::Unread),
         ];
         let slots: Vec<(u32, HwDesc)> = (0..).map(at).zip(descs.map(|(desc, _)| desc)).collect();
-        let found: Vec<Cause> = chain(&slots, at(8), 2).iter().map(|waiting| waiting.cause).collect();
+        let found: Vec<Cause> = causes(&slots, at(9), 2).iter().map(|waiting| waiting.cause).collect();
         assert_eq!(found, descs.map(|(_, cause)| cause));
     }
 }

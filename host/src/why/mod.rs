@@ -9,10 +9,7 @@ use std::fmt;
 pub use chain::{Cause, Waiting};
 pub(crate) use outstanding::Outstanding;
 pub use root::Root;
-
-use crate::error::DeviceError;
-use crate::platform::Platform;
-use root::Seen;
+pub(crate) use root::Seen;
 
 /// What the host knows of a queue pair.
 pub(crate) struct Known {
@@ -40,18 +37,16 @@ pub struct Why {
 }
 
 impl Why {
-    /// Asks the registers of `platform`.
-    ///
-    /// # Errors
-    /// If a register cannot be read.
-    pub(crate) fn of(
-        platform: &mut impl Platform,
-        known: &Known,
-        outstanding: &Outstanding,
-    ) -> Result<Why, DeviceError> {
-        let seen = Seen::of(platform)?;
-        let waiting = chain::chain(&outstanding.slots, seen.sq_head, seen.busy());
-        Ok(Why { root: seen.root(known), waiting, unknown: outstanding.unknown })
+    /// From what the registers show. `known` is of a moment after they were read.
+    pub(crate) fn of(seen: &Seen, known: &Known, outstanding: Outstanding) -> Why {
+        let root = seen.root(known);
+        // Some of them have completed, and nobody knows which.
+        if let Root::Unseen { from, to, .. } = root {
+            let unseen = u64::from(to.wrapping_sub(from));
+            return Why { root, waiting: vec![], unknown: known.in_flight.saturating_sub(unseen) };
+        }
+        let waiting = chain::causes(&outstanding.slots, seen.sq_head, seen.busy());
+        Why { root, waiting, unknown: outstanding.unknown }
     }
 
     /// From the youngest descriptor that waits for another to the one that waits for none.

@@ -59,9 +59,13 @@ pub enum Root {
         from: u32,
         /// The index behind the last.
         to: u32,
+        /// Faults of ERROR, in words.
+        faults: String,
     },
     /// A worker waits for the write port.
     WritePort,
+    /// A worker is in wait states.
+    WaitStates,
     /// A worker runs and gives no token.
     Running,
     /// Slots that were published and not read.
@@ -116,10 +120,13 @@ impl fmt::Display for Root {
             Self::Untaken { from } => {
                 write!(f, "completion {from:#x} is there, and the host has not taken it (R4)")
             }
-            Self::Unseen { from, to } => write!(
+            Self::Unseen { from, to, faults } => write!(
                 f,
-                "the device has written completions {from:#x} to {to:#x}, and memory does not show the first: CQ_BASE is not the \
-                 driver's memory, or a write was lost (R3)"
+                "the device has written completions {from:#x} to {to:#x}, and memory does not show the first, ERROR {faults}: a \
+                 write was lost, or CQ_BASE is not the driver's memory (R3)"
+            ),
+            Self::WaitStates => f.write_str(
+                "a worker is in wait states, as WAIT_STATES says: raise the patience above them (R15)",
             ),
             Self::WritePort => write!(
                 f,
@@ -144,20 +151,21 @@ impl fmt::Display for Root {
 }
 
 /// What the registers of a queue pair show.
-pub(super) struct Seen {
+pub(crate) struct Seen {
     state: State,
     fault: DeviceFault,
     workers: u32,
     doorbell: u32,
-    pub sq_head: u32,
+    pub(super) sq_head: u32,
     cq_tail: u32,
     cq_head: u32,
     cq_size: u32,
     masked: bool,
 }
 
-/// A bit of WORKER_STATE.
+/// Bits of WORKER_STATE: some worker of the device is busy, in wait states, held back by the write port.
 const BUSY: u32 = 1 << 0;
+const WAITS: u32 = 1 << 1;
 const HELD_BACK: u32 = 1 << 2;
 
 impl Seen {
@@ -188,9 +196,7 @@ impl Seen {
     pub fn busy(&self) -> u32 {
         self.workers >> 3 & 0x1F
     }
-}
 
-impl Seen {
     /// The first that holds. Each is a reason for those behind it.
     pub fn root(&self, known: &Known) -> Root {
         let waiting = self.cq_tail.wrapping_sub(self.cq_head);
@@ -221,10 +227,13 @@ impl Seen {
             return Root::LostDoorbell { wrote: known.sq_tail, has: self.doorbell };
         }
         if self.cq_tail != known.cq_head {
-            return Root::Unseen { from: known.cq_head, to: self.cq_tail };
+            return Root::Unseen { from: known.cq_head, to: self.cq_tail, faults: names(self.fault) };
         }
         if self.workers & HELD_BACK != 0 {
             return Root::WritePort;
+        }
+        if self.workers & WAITS != 0 {
+            return Root::WaitStates;
         }
         if self.workers & BUSY != 0 {
             return Root::Running;
@@ -263,8 +272,9 @@ mod tests {
     #[case::held(seen(), Root::Held { descriptors: 2 })]
     #[case::unread(Seen { sq_head: 0, ..seen() }, Root::Unread { from: 0, to: 1 })]
     #[case::runs(Seen { workers: 0b1001, sq_head: 0, ..seen() }, Root::Running)]
+    #[case::wait_states(Seen { workers: 0b1011, ..seen() }, Root::WaitStates)]
     #[case::write_port(Seen { workers: 0b1101, ..seen() }, Root::WritePort)]
-    #[case::unseen(Seen { cq_tail: 11, workers: 1, ..seen() }, Root::Unseen { from: 9, to: 11 })]
+    #[case::unseen(Seen { cq_tail: 11, workers: 1, ..seen() }, Root::Unseen { from: 9, to: 11, faults: "none".into() })]
     #[case::full(Seen { cq_tail: 13, ..seen() }, Root::FullQueue { completions: 4 })]
     #[case::release(Seen { cq_head: 5, ..seen() }, Root::LostRelease { wrote: 9, has: 5 })]
     #[case::release_on_its_way(Seen { cq_head: 6, ..seen() }, Root::Held { descriptors: 2 })]

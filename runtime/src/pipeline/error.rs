@@ -140,7 +140,7 @@ pub enum RuntimeError {
         in_flight: usize,
         /// Where the rollouts are.
         occupancy: String,
-        /// What holds it, the root first: each is a reason for those behind it.
+        /// What holds it, the root first as far as the runtime can tell.
         why: Vec<Stall>,
     },
 }

@@ -19,6 +19,11 @@ pub enum Stall {
         /// Who waits for whom there.
         why: Box<Why>,
     },
+    /// The device gives no completion, and cannot be asked why.
+    Unreachable {
+        /// Why not.
+        problem: String,
+    },
     /// A judge gives no score.
     Judge(Judging),
     /// The reward stage gives no score, and does not say who has what.
@@ -72,10 +77,13 @@ impl fmt::Display for Stall {
             Self::Device { queue, why } => {
                 write!(f, "queue pair {queue} of the device gives no completion: {why}")
             }
+            Self::Unreachable { problem } => {
+                write!(f, "the device gives no completion, and cannot be asked why: {problem}")
+            }
             Self::Judge(Judging { judge, rollout, since: Some(since), answers }) => write!(
                 f,
                 "judge {judge} has been at the answer of rollout {rollout} for {:.0} s and has {answers} answers: give judges a \
-                 deadline (PoolOptions::deadline)",
+                 deadline (--judge-deadline; PoolOptions::deadline)",
                 since.as_secs_f64()
             ),
             Self::Judge(Judging { judge, rollout, since: None, answers }) => write!(
@@ -98,7 +106,9 @@ impl fmt::Display for Stall {
                 write!(f, "{open} groups are open and wait for the ends of their members (R17)")
             }
             Self::Admission(held) => write!(f, "the next request waits for {held}"),
-            Self::Unknown => f.write_str("no stage has anything to do: an error of the runtime"),
+            Self::Unknown => f.write_str(
+                "nothing is with device, judges or writer, and no request waits: an error of the runtime",
+            ),
         }
     }
 }
@@ -116,13 +126,17 @@ impl Pipeline {
         }
     }
 
-    /// All that hold, the root first: each is a reason for those behind it.
+    /// All that hold. The first is the root as far as the runtime can tell: what comes later in a rollout's life waits for what comes
+    /// earlier.
     fn stalls(&mut self) -> Vec<Stall> {
         let mut all = vec![];
         if self.device.in_flight() > 0 {
-            // A device that cannot be asked is told of elsewhere.
-            let queues = self.device.why().unwrap_or_default();
-            all.extend(queues.into_iter().map(|(queue, why)| Stall::Device { queue, why: Box::new(why) }));
+            match self.device.why() {
+                Ok(queues) => all.extend(
+                    queues.into_iter().map(|(queue, why)| Stall::Device { queue, why: Box::new(why) }),
+                ),
+                Err(error) => all.push(Stall::Unreachable { problem: error.to_string() }),
+            }
         }
         match (self.rewards.slowest(), self.rewards.pending()) {
             (Some(judging), _) => all.push(Stall::Judge(judging)),
@@ -145,10 +159,10 @@ impl Pipeline {
     }
 }
 
-/// What holds a stalled pipeline, the root first, on one line.
+/// What holds a stalled pipeline, on one line.
 pub(super) fn told(stalls: &[Stall]) -> String {
     let all: Vec<String> = stalls.iter().map(Stall::to_string).collect();
-    all.join("; behind it: ")
+    all.join("; also: ")
 }
 
 #[cfg(test)]
