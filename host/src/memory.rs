@@ -13,11 +13,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use memmap2::MmapOptions;
-
 use crate::error::DeviceError;
 
-const _: () = assert!(usize::BITS == 64, "bus addresses are 64 bits, and so must offsets be");
+const _: () = assert!(usize::BITS >= 32, "a block of shared memory has megabytes");
 
 /// Alignment of a shared block and of the regions in it, in bytes.
 pub const PAGE: usize = 4096;
@@ -55,16 +53,11 @@ impl SharedMemory {
             .checked_next_multiple_of(PAGE)
             .filter(|&len| isize::try_from(len).is_ok())
             .ok_or_else(|| refused("the size overflows".into()))?;
-        let mut map = MmapOptions::new()
-            .len(len)
-            .no_reserve_swap()
-            .map_anon()
-            .map_err(|error| refused(error.to_string()))?;
-        let base = NonNull::new(map.as_mut_ptr()).ok_or_else(|| refused("null mapping".into()))?;
+        let (base, owner) = zeroed::pages(len).map_err(refused)?;
         widths::forget(base, len);
-        // SAFETY: the mapping is `len` bytes, page-aligned, readable and writable, lives in the owner, and only this
-        // block refers to it.
-        unsafe { Self::from_raw_parts(base, len, bus_address, Arc::new(map)) }
+        // SAFETY: the pages are `len` bytes, aligned, readable and writable, live in the owner, and only this block refers
+        // to them.
+        unsafe { Self::from_raw_parts(base, len, bus_address, owner) }
     }
 
     /// A block that somebody else mapped, kept alive by `owner`.
@@ -218,10 +211,10 @@ impl SharedMemory {
         Ok(words[0].load(Ordering::Relaxed))
     }
 
-    /// What lies below the block wraps to far behind it.
+    /// What lies below the block wraps to far behind it, and so does what a 32-bit offset does not reach.
     #[inline]
     fn offset_of(&self, address: u64) -> usize {
-        address.wrapping_sub(self.bus_address) as usize
+        usize::try_from(address.wrapping_sub(self.bus_address)).unwrap_or(usize::MAX)
     }
 
     /// Copies 32-bit words out.
@@ -307,6 +300,50 @@ impl SharedMemory {
             bytes: bytes as u64,
             size: self.len as u64,
         }
+    }
+}
+
+/// Zeroed pages from the system, which takes memory for them only once they are touched.
+#[cfg(not(target_os = "emscripten"))]
+mod zeroed {
+    use super::{Any, Arc, NonNull};
+
+    /// `len` bytes, a multiple of a page, and who keeps them.
+    pub fn pages(len: usize) -> Result<(NonNull<u8>, Arc<dyn Any + Send + Sync>), String> {
+        let map = memmap2::MmapOptions::new().len(len).no_reserve_swap().map_anon();
+        let mut map = map.map_err(|error| error.to_string())?;
+        let base = NonNull::new(map.as_mut_ptr()).ok_or("null mapping")?;
+        Ok((base, Arc::new(map)))
+    }
+}
+
+/// Zeroed pages of the heap, in a browser, where nothing is mapped.
+#[cfg(target_os = "emscripten")]
+mod zeroed {
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+    use super::{Any, Arc, NonNull, PAGE};
+
+    struct Pages(NonNull<u8>, Layout);
+
+    // SAFETY: nobody has the pages but this and the block that it is the owner of, whose accesses are atomic.
+    unsafe impl Send for Pages {}
+    // SAFETY: as above.
+    unsafe impl Sync for Pages {}
+
+    impl Drop for Pages {
+        fn drop(&mut self) {
+            // SAFETY: `pages` allocated them with this layout.
+            unsafe { dealloc(self.0.as_ptr(), self.1) }
+        }
+    }
+
+    /// `len` bytes, a multiple of a page, and who keeps them.
+    pub fn pages(len: usize) -> Result<(NonNull<u8>, Arc<dyn Any + Send + Sync>), String> {
+        let layout = Layout::from_size_align(len, PAGE).map_err(|error| error.to_string())?;
+        // SAFETY: `len` is not 0, as `allocate` asks for at least a page.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or("the heap has no room")?;
+        Ok((base, Arc::new(Pages(base, layout))))
     }
 }
 
