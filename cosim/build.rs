@@ -4,9 +4,12 @@
 //! other features or another number of workers compile only what is new to them.
 //!
 //! Environment: `VERILATOR` (the command, default `verilator`), `DOORBELL_RTL_WORKERS` (variants of one queue pair; by default
-//! 16 workers; with the feature `variants` 1 and 4 too, and the devices of several queue pairs in `SHARED`),
+//! 16 workers; with the feature `variants` 1 and 4 too, and the devices of several queue pairs in `SHARED`; `1npu` has one
+//! of everything),
 //! `DOORBELL_SETUP_LOCK` (a file that is locked while tools are installed), `DOORBELL_RTL=off` (build no
 //! device: for who only checks).
+//!
+//! For `wasm32-unknown-emscripten` Verilator's tracing is left out, and with it zlib, which the FST writer needs.
 
 #[path = "build/cache.rs"]
 mod cache;
@@ -67,14 +70,7 @@ fn build() -> Result<(), String> {
         .map(|variant| Model {
             top: "rl_runtime_top",
             prefix: format!("Vtop_{}", variant.name()),
-            arguments: vec![
-                format!("-GWorkers={}", variant.workers),
-                format!("-GQueues={}", variant.queues),
-                format!("-GFunctions={}", variant.functions),
-                format!("-GEngines={}", variant.engines),
-                // Two gangs have room for a step of every worker.
-                format!("-GContexts={}", variant.workers.div_ceil(2).max(4)),
-            ],
+            arguments: variant.parameters(),
             sources: sources.clone(),
         })
         .chain([Model {
@@ -107,6 +103,11 @@ fn wait_for_setup() {
     }
 }
 
+/// Whether waveforms can be recorded: not in a browser, where there are no files.
+fn traces() -> bool {
+    env::var("CARGO_CFG_TARGET_OS").as_deref() != Ok("emscripten")
+}
+
 fn manifest_dir() -> PathBuf {
     PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"))
 }
@@ -130,6 +131,21 @@ impl Variant {
             _ => format!("w{workers}_q{queues}_f{functions}{npu}"),
         }
     }
+
+    fn parameters(&self) -> Vec<String> {
+        // Two gangs have room for a step of every worker; one worker needs one of everything.
+        let (gangs, contexts) = if self.workers == 1 { (1, 1) } else { (2, self.workers.div_ceil(2).max(4)) };
+        [
+            ("Workers", self.workers),
+            ("Queues", self.queues),
+            ("Functions", self.functions),
+            ("Engines", self.engines),
+            ("Gangs", gangs),
+            ("Contexts", contexts),
+        ]
+        .map(|(name, value)| format!("-G{name}={value}"))
+        .to_vec()
+    }
 }
 
 /// The devices of several queue pairs, and those with a language model's engine.
@@ -146,7 +162,7 @@ fn variants() -> Result<Vec<Variant>, String> {
     let one = |text: &str| {
         let (number, engines) = text.strip_suffix("npu").map_or((text, 1), |number| (number, 2));
         let workers = number.parse().ok().filter(|workers| (1..=16).contains(workers))?;
-        let many = if engines > 1 { 2 } else { 1 };
+        let many = if engines > 1 && workers > 1 { 2 } else { 1 };
         Some(Variant { engines, queues: many, functions: many, workers })
     };
     let mut variants = list
@@ -248,24 +264,20 @@ impl Verilator {
         command
             .args(&self.command[1..])
             // Warnings fail `cargo xtask lint`, not the build of somebody whose Verilator or path has more to warn about.
-            .args([
-                "--cc",
-                "--trace-fst",
-                "--trace-structs",
-                "--assert",
-                "-O3",
-                "-Wno-fatal",
-                "-Wno-lint",
-                "-Wno-style",
-            ])
+            .args(["--cc", "--assert", "-O3", "-Wno-fatal", "-Wno-lint", "-Wno-style"])
             // It takes common parts out of expressions that are looked at seldom, and computes them in every cycle.
             .arg("-fno-dfg")
             // It takes a process apart, and what stood behind one test stands behind many.
             .arg("-fno-split")
             .args(["--x-assign", "unique", "--x-initial", "unique", "--timescale-override", "1ns/1ns"])
             .args(["--top-module", model.top, "--prefix", &model.prefix])
-            .args(&model.arguments)
-            .args(&model.sources);
+            .args(&model.arguments);
+        if traces() {
+            command.args(["--trace-fst", "--trace-structs"]);
+        } else {
+            command.arg(manifest_dir().join("rtl/watched.vlt"));
+        }
+        command.args(&model.sources);
         command
     }
 }
@@ -340,14 +352,19 @@ fn compile(
     let configure = |build: &mut cc::Build| {
         // The simulator is the product's engine: fast whatever the cargo profile.
         build.cpp(true).std("c++20").opt_level(3).debug(false).define("NDEBUG", None);
+        let traced = if traces() { "1" } else { "0" };
         for (name, value) in [
             ("VM_COVERAGE", "0"),
             ("VM_SC", "0"),
-            ("VM_TRACE", "1"),
-            ("VM_TRACE_FST", "1"),
+            ("VM_TRACE", traced),
+            ("VM_TRACE_FST", traced),
             ("VM_TRACE_VCD", "0"),
         ] {
             build.define(name, value);
+        }
+        if !traces() {
+            // Verilator knows no instruction to pause there.
+            build.define("VL_IGNORE_UNKNOWN_ARCH", None);
         }
         build.define("VL_TIME_CONTEXT", None);
         build.flag("-include").flag(source.join("sim_hooks.h"));
@@ -380,7 +397,8 @@ fn compile(
             cache.get("runtime", &tools, |directory| {
                 let mut once = plain();
                 once.opt_level(1).out_dir(directory);
-                for file in ["verilated.cpp", "verilated_fst_c.cpp", "verilated_threads.cpp"] {
+                let writer = traces().then_some("verilated_fst_c.cpp");
+                for file in ["verilated.cpp", "verilated_threads.cpp"].into_iter().chain(writer) {
                     once.file(verilator.include.join(file));
                 }
                 compiled(&once)
@@ -393,7 +411,7 @@ fn compile(
                 scope.spawn(move || {
                     // What is done to Verilator's text below is part of what is made.
                     let mut key = tools.clone().text(format!("{:?}", verilator.command(model)));
-                    for script in ["build.rs", "build/inputs.rs"] {
+                    for script in ["build.rs", "build/inputs.rs", "rtl/watched.vlt"] {
                         key = key.file(&manifest_dir().join(script))?;
                     }
                     for source in &model.sources {
@@ -413,6 +431,9 @@ fn compile(
     let mut bridge = cxx_build::bridge("src/bridge.rs");
     configure(&mut bridge);
     bridge.include(&source).include(root.join("contract")).include(out);
+    if !traces() {
+        bridge.flag("-include").flag(source.join("old_libcxx.h"));
+    }
     for part in &parts {
         bridge.flag("-isystem").flag(part);
     }
@@ -424,6 +445,9 @@ fn compile(
         bridge.objects(files_of(part, "o")?);
     }
     bridge.compile("doorbell_rtl");
+    if !traces() {
+        return Ok(());
+    }
     println!("cargo::rustc-link-lib=z");
     // Later Verilators no longer bring LZ4 for the FST writer along.
     if !verilator.include.join("gtkwave/lz4.c").exists() {

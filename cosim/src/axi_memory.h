@@ -9,7 +9,6 @@
 // will hand over.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -178,7 +177,7 @@ template <bool Chaos>
 inline void AxiMemory<Chaos>::load(uint32_t* data, uint8_t* place) {
     uint64_t* const words = reinterpret_cast<uint64_t*>(place);
     for (uint32_t i = 0; i < kBeatBytes / 8; ++i) {
-        const uint64_t word = std::atomic_ref<uint64_t>{words[i]}.load(std::memory_order_acquire);
+        const uint64_t word = __atomic_load_n(words + i, __ATOMIC_ACQUIRE);
         std::memcpy(data + 2 * i, &word, 8);
     }
 }

@@ -92,6 +92,15 @@ pub(crate) mod ffi {
         faults: Vec<FaultyRange>,
     }
 
+    /// What the bus was asked for and has not given, since its pins are kept.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Owed {
+        /// Beats of read data.
+        read_beats: u64,
+        /// Responses to writes.
+        write_responses: u64,
+    }
+
     /// A beat that was answered with an error.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Injected {
@@ -285,6 +294,9 @@ pub(crate) mod ffi {
         /// From here on cycles in which a part of the device rests are counted; `awake`: none does.
         fn watch_rests(self: Pin<&mut Simulator>, awake: bool);
         fn rested(self: &Simulator) -> u64;
+        fn keep_strip(self: Pin<&mut Simulator>);
+        fn strip(self: &Simulator) -> Vec<u64>;
+        fn owed(self: &Simulator) -> Owed;
 
         #[cfg(feature = "bare")]
         fn bare_loop(

@@ -3,7 +3,8 @@
 //!
 //! The C++ beside this file: `model_simulator.h` is the clock loop, `axi_memory` the memory on the device's AXI port,
 //! `dma_ranges` that of functions with hosts of their own, `queue_monitor` and `window_watch` what that memory checks, `failure` how a failing assertion becomes an error, `bare_loop.h` the
-//! rival that the clock loop is measured against, `npu_watch.h` what is seen of the NPU. `bridge.rs` is the seam.
+//! rival that the clock loop is measured against, `npu_watch.h` what is seen of the NPU, `strip.h` the pins of the last cycles. `bridge.rs` is
+//! the seam.
 
 #[cfg(feature = "bare")]
 mod bare;
@@ -14,10 +15,11 @@ mod function_memory;
 mod npu;
 mod platform;
 pub mod probe;
+pub mod strip;
 
 #[cfg(feature = "bare")]
 pub use bare::{BareRun, bare_loop};
-pub use bridge::ffi::Built;
+pub use bridge::ffi::{Built, Owed};
 pub use config::{
     CHANNELS, Fault, FaultKind, FaultyRange, Injected, MAX_LATENCY, Moment, RtlConfig, SHARED_SLICE, SLICE,
     Wave, Weather,

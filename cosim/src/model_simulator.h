@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -14,8 +13,9 @@
 #include "npu_watch.h"
 #include "rest_watch.h"
 #include "simulator.h"
+#include "strip.h"
 #include "verilated.h"
-#include "verilated_fst_c.h"
+#include "wave.h"
 
 namespace doorbell {
 
@@ -37,7 +37,7 @@ public:
             context_->randSeed(static_cast<int>(config.seed % 0x7FFF'FFFF) + 1);
             top_ = std::make_unique<Top>(context_.get(), "top");
         }
-        if (!config.wave_path.empty()) open_wave(std::string{config.wave_path});
+        if (!config.wave_path.empty()) wave_ = std::make_unique<Wave>(*top_, std::string{config.wave_path});
         reset_pins(kResetCycles);
     }
 
@@ -97,7 +97,7 @@ public:
                 }
             };
             // Loops of their own, so that nobody else pays for it.
-            if (npu_.observed() || rest_.watched()) {
+            if (npu_.observed() || rest_.watched() || strip_.keeps()) {
                 cycles([&] { look(); });
             } else {
                 cycles([] {});
@@ -119,6 +119,9 @@ public:
 
     void watch_rests(bool awake) override { rest_.watch(awake); }
     uint64_t rested() const override { return rest_.rested(); }
+    void keep_strip() override { strip_.keep(); }
+    rust::Vec<uint64_t> strip() const override { return strip_.kept(); }
+    Owed owed() const override { return strip_.owed(); }
 
     void flush_wave() override {
         const Bound bound{*this};
@@ -157,18 +160,6 @@ private:
 
     [[noreturn]] void throw_failure() const {
         throw SimulationError{failure_.kind, std::string{failure_.rule}, std::string{failure_.message}};
-    }
-
-    void open_wave(const std::string& path) {
-        const auto require = [&](bool holds) {
-            if (!holds) throw SimulationError{FailureKind::Simulator, "", "cannot write the waveform " + path};
-        };
-        // Later Verilators say nothing of a file that they cannot open.
-        require(std::ofstream{path}.is_open());
-        wave_ = std::make_unique<VerilatedFstC>();
-        top_->trace(wave_.get(), 99);
-        wave_->open(path.c_str());
-        require(wave_->isOpen());
     }
 
     void dump(uint64_t phase) {
@@ -217,6 +208,7 @@ private:
     void look() {
         if (npu_.observed()) npu_.look(*top_, cycle_);
         rest_.look(*top_);
+        strip_.look(*top_);
     }
 
     template <bool Waves, class Edge>
@@ -336,10 +328,11 @@ private:
     ModelLog log_;
     std::unique_ptr<VerilatedContext> context_ = std::make_unique<VerilatedContext>();
     std::unique_ptr<Top> top_;
-    std::unique_ptr<VerilatedFstC> wave_;
+    std::unique_ptr<Wave> wave_;
     AxiMemory<Chaos> memory_;
     NpuWatch<Top, (Engines > 1)> npu_;
     RestWatch<Top, (Engines > 1)> rest_;
+    Strip<Top, (Engines > 1)> strip_;
     Random random_;  // of the register port
     uint64_t cycle_ = 0;
     uint64_t wave_from_, wave_to_;

@@ -9,12 +9,13 @@ use doorbell_host::memory::SIMULATED_BUS_ADDRESS;
 use doorbell_host::{DeviceError, Pages, Platform, SharedMemory};
 use doorbell_npu::run::Event;
 
-use crate::bridge::ffi;
+use crate::bridge::ffi::{self, Owed};
 use crate::built;
 use crate::config::{Injected, MAX_LATENCY, Moment, RtlConfig, Weather};
 use crate::error::CosimError;
 use crate::function_memory::Given;
 use crate::npu::NpuObserver;
+use crate::strip::Pins;
 
 pub(crate) const NAME: &str = "rtl";
 
@@ -246,6 +247,22 @@ impl RtlPlatform {
     /// Cycles in which all but engine 1 has rested since that [was asked for](Self::watch_rests).
     pub fn rested(&self) -> u64 {
         self.simulator.0.rested()
+    }
+
+    /// From here on keeps the pins of the last 256 cycles, for [`strip`](Self::strip).
+    pub fn keep_strip(&mut self) {
+        self.simulator.0.pin_mut().keep_strip();
+    }
+
+    /// The pins of the last cycles that were [kept](Self::keep_strip), the oldest first, the last of them that of the cycle before
+    /// [`cycles`](Self::cycles).
+    pub fn strip(&self) -> Vec<Pins> {
+        self.simulator.0.strip().into_iter().map(Pins).collect()
+    }
+
+    /// What the bus owes the device, counted since the device's pins are [kept](Self::keep_strip).
+    pub fn owed(&self) -> Owed {
+        self.simulator.0.owed()
     }
 
     /// Writes the waveform recorded so far to its file.

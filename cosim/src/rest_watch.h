@@ -40,7 +40,9 @@ public:
         DOORBELL_STILL(gen_rest__DOT__u_rest_clock) = 0;
         DOORBELL_STILL_NPU(u_rest_clock) = 0;
         DOORBELL_STILL_NPU(u_npu__DOT__gen_gang__BRA__0__KET____DOT__u_rest_clock) = 0;
-        DOORBELL_STILL_NPU(u_npu__DOT__gen_gang__BRA__1__KET____DOT__u_rest_clock) = 0;
+        if constexpr (requires { DOORBELL_STILL_NPU(u_npu__DOT__gen_gang__BRA__1__KET____DOT__u_rest_clock); }) {
+            DOORBELL_STILL_NPU(u_npu__DOT__gen_gang__BRA__1__KET____DOT__u_rest_clock) = 0;
+        }
         DOORBELL_STILL_NPU(u_npu__DOT__u_rest_mem) = 0;
         DOORBELL_STILL_NPU(u_npu__DOT__u_rest_sfu) = 0;
         DOORBELL_STILL_NPU(u_npu__DOT__u_rest_kv) = 0;

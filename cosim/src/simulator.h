@@ -16,6 +16,7 @@ struct Injected;
 struct Moment;
 struct Moved;
 struct NpuObserver;
+struct Owed;
 struct RegisterAnswer;
 struct RegisterWrite;
 struct SimulatorConfig;
@@ -55,6 +56,10 @@ public:
     // From now on cycles in which a part of the device rests are counted; `awake`: none does.
     virtual void watch_rests(bool awake) = 0;
     virtual uint64_t rested() const = 0;
+    // From now on the pins of the last cycles are kept: see strip.h.
+    virtual void keep_strip() = 0;
+    virtual rust::Vec<uint64_t> strip() const = 0;
+    virtual Owed owed() const = 0;
 };
 
 // One verilated top, as build.rs made it.

@@ -1,6 +1,8 @@
 //! The attention of one head to what came before, with sums of 32 bits wherever they suffice.
 
-use super::dot::{Instructions, Present};
+#[cfg(any(target_arch = "x86_64", test))]
+use super::dot::Instructions;
+use super::dot::Present;
 use crate::ops::{Attended, BLOCK, Stored, score_factor, score_of};
 use crate::tables::weight_of;
 

@@ -19,6 +19,7 @@ impl Instructions {
 
     /// All that this processor has.
     pub fn available() -> Vec<Self> {
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "others have nothing else"))]
         let mut all = vec![Self::Plain];
         #[cfg(target_arch = "x86_64")]
         {
