@@ -63,6 +63,19 @@ fn tiny_tells_a_story() {
     }
 }
 
+/// What the page of docs/web.md names as the native command of its story; `web/tests/tab.rs` holds the page's calls to the same.
+#[test]
+fn the_story_of_the_tab_has_its_sha256() {
+    use sha2::Digest as _;
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_doorbell"));
+    command.args("generate --model tiny --tokens 64 --seed 3 --temperature 0.8 --logprobs --".split(' '));
+    command.arg("Once upon a time, there was a little dog named");
+    let run = command.output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let sha256: String = sha2::Sha256::digest(run.stdout).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(sha256, "9976b2f6010e62bbf39ef33ba1801550cb14055da5804a45eecc0240976c7ccc");
+}
+
 #[test]
 fn an_image_is_read_back_and_damage_is_told() {
     let directory = tempdir().unwrap();
