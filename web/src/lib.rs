@@ -19,5 +19,5 @@ pub use calls::Calls;
 pub use check::{Checked, Wrong};
 pub use samples::{STORY, texts};
 pub use snapshot::{Snapshot, Token};
-pub use tab::{Flip, Hold, Step, Tab, TabError};
+pub use tab::{Flip, Hold, LATENCY, Step, Tab, TabError};
 pub use units::{UNITS, Units};

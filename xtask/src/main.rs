@@ -29,6 +29,7 @@ mod test;
 mod tsan;
 mod vm;
 mod wave;
+mod web;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -93,6 +94,8 @@ enum Command {
     Puzzle(puzzle::Options),
     /// Boot a virtual machine and drive the device there, over vfio-pci; fetches QEMU and a kernel first, from Debian
     Vm(vm::Options),
+    /// Build the page that runs the device in a browser tab, into target/web; needs emscripten
+    Web(web::Options),
     /// Check format, lints, RTL and generated files
     Lint,
     /// Build the API documentation and the book
@@ -168,6 +171,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Lab(options) => return lab::run(&root, &options),
         Command::Puzzle(options) => return puzzle::run(&root, &options),
         Command::Vm(options) => return vm::run(&root, &options),
+        Command::Web(options) => web::run(&root, &options)?,
         Command::Lint => lint::run(&root)?,
         Command::Doc => doc::run(&root)?,
         Command::Test(options) => test::run(&root, &options)?,

@@ -77,6 +77,7 @@ const PLAIN: &[&str] = &[
     "docs/tracing.md",
     "docs/trajectories.md",
     "docs/tuning.md",
+    "docs/web.md",
     "labs/puzzles/early-doorbell/README.md",
     "labs/puzzles/early-doorbell/hint.md",
     "labs/puzzles/full-queue/README.md",

@@ -1,0 +1,317 @@
+// The page in a browser, held to native runs of the same device.
+//
+//     node browser.mjs chrome|firefox PROGRAM FOLDER NATIVE [CHECK]
+//
+// FOLDER is the built page, NATIVE the program doorbell-web, CHECK a part of the names of those to be run. Ends with 1 when a check fails; pictures lie beside this file.
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { readFileSync, readdirSync } from "node:fs";
+import { basename, join } from "node:path";
+import { gzipSync } from "node:zlib";
+import puppeteer from "puppeteer-core";
+import { serve } from "./serve.mjs";
+
+const [kind, program, folder, native, only = ""] = process.argv.slice(2);
+const FIRST = ["index.html", "style.css", "page.js"];
+const CHROME = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync";
+
+const expect = JSON.parse(execFileSync(native, ["expect"], { maxBuffer: 1 << 26 }));
+const { server, sent, url } = await serve(folder);
+const browser = await puppeteer.launch({
+  browser: kind,
+  executablePath: program,
+  headless: true,
+  args: kind === "chrome" ? CHROME.split(" ") : [],
+  protocolTimeout: 300000,
+});
+const page = await browser.newPage();
+const errors = [];
+page.on("pageerror", (error) => errors.push(String(error.message)));
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const until = (what, ...more) => page.waitForFunction(what, { timeout: 120000, polling: 50 }, ...more);
+const text = (id) => page.$eval(`#${id}`, (node) => node.textContent);
+const click = (selector) => page.$eval(selector, (node) => {
+  if (node.disabled) throw new Error(`${node.textContent} is disabled`);
+  node.click();
+});
+const set = (id, value) => page.$eval(`#${id}`, (node, value) => {
+  node.value = value;
+  node.dispatchEvent(new Event("input"));
+}, String(value));
+const now = (member) => page.evaluate((member) => state.now[member], member);
+const ready = () => until(() => state.ready && !document.getElementById("tell").disabled);
+const phase = (name) => until((name) => document.getElementById("phase").textContent === name, name);
+const tell = async (tokens = expect.tokens) => {
+  for (const [id, value] of [["prompt", expect.prompt], ["seed", expect.seed], ["temperature", 0.8], ["tokens", tokens]]) await set(id, value);
+  await click("#tell");
+  await until(() => ["prefill", "decode"].includes(state.now.phase));
+};
+const reset = async () => {
+  await click("#reset");
+  await until(() => state.now.phase === "ready" && state.tokens.length === 0);
+  await ready();
+};
+
+let failed = 0;
+async function check(name, body) {
+  // Every other one needs the page.
+  if (name !== "ready" && !name.includes(only)) return;
+  try {
+    const said = await body();
+    console.log(`${kind}: ok      ${name}${said ? `: ${said}` : ""}`);
+  } catch (error) {
+    ++failed;
+    console.log(`${kind}: FAILED  ${name}: ${error.message}`);
+    // The next check begins with a page that works.
+    await page.reload();
+    await ready().catch(() => {});
+  }
+}
+
+await check("sizes", () => {
+  const packed = (names) => names.reduce((sum, name) => sum + gzipSync(readFileSync(join(folder, name)), { level: 9 }).length, 0);
+  const [first, all] = [packed(FIRST), packed(readdirSync(folder))];
+  assert.ok(first <= 600e3, `the first paint takes ${first} bytes`);
+  assert.ok(all <= 3e6, `all takes ${all} bytes`);
+  return `${first} bytes for the first paint, ${all} in all, by gzip -9`;
+});
+
+await page.setViewport({ width: 1280, height: 900 });
+await check("ready", async () => {
+  const began = performance.now();
+  await page.goto(url);
+  await ready();
+  const took = performance.now() - began;
+  assert.ok(took <= 5000, `it took ${took} ms`);
+  // Nothing is asked for but what lies in the folder.
+  assert.deepEqual([...new Set(sent.map((file) => basename(file)))].sort(), readdirSync(folder).sort());
+  return `${Math.round(took)} ms`;
+});
+
+/** What /proc says of a process or a thread: its parent, and its processor seconds. */
+function stat(path) {
+  const fields = readFileSync(`${path}/stat`, "utf8").replace(/^.*\) /s, "").split(" ");
+  return { parent: Number(fields[1]), seconds: (Number(fields[11]) + Number(fields[12])) / 100 };
+}
+const numbers = (folder) => readdirSync(folder).filter((name) => /^\d+$/.test(name));
+
+/** Processor seconds of this browser: of all its processes, and of the threads that run workers. */
+function spent() {
+  const processes = new Map();
+  for (const id of numbers("/proc")) {
+    try {
+      processes.set(Number(id), stat(`/proc/${id}`));
+    } catch {
+      // It ended meanwhile.
+    }
+  }
+  const mine = (id) => id === browser.process().pid || (processes.has(id) && mine(processes.get(id).parent));
+  const of = { all: 0, workers: 0 };
+  for (const id of [...processes.keys()].filter(mine)) {
+    of.all += processes.get(id).seconds;
+    let threads = [];
+    try {
+      threads = numbers(`/proc/${id}/task`);
+    } catch {
+      // It ended meanwhile.
+    }
+    for (const thread of threads) {
+      const path = `/proc/${id}/task/${thread}`;
+      try {
+        if (/^(DedicatedWorker|DOM Worker)/.test(readFileSync(`${path}/comm`, "utf8"))) of.workers += stat(path).seconds;
+      } catch {
+        // Likewise.
+      }
+    }
+  }
+  return of;
+}
+
+await check("a story is the native one", async () => {
+  const turns = [];
+  for (let turn = 0; turn < 3; ++turn) {
+    await tell();
+    const [began, from, before] = [performance.now(), await now("cycle"), spent()];
+    await phase("done");
+    const [cycles, wall, after] = [(await now("cycle")) - from, performance.now() - began, spent()];
+    turns.push({ wall: cycles / wall * 1000, processor: cycles / (after.workers - before.workers) });
+    assert.equal(await text("sha"), expect.run.sha256);
+    assert.equal(await text("verdict"), expect.run.verdict);
+    assert.equal(await text("command"), expect.run.command);
+    assert.equal(await text("made"), expect.run.text);
+    assert.equal(await now("made"), expect.tokens);
+  }
+  const natives = turns.map(() => {
+    const run = ["run", "tiny", expect.prompt, String(expect.tokens), String(expect.seed)];
+    const { cycles, seconds, processor_seconds } = JSON.parse(execFileSync(native, run));
+    return { wall: cycles / seconds, processor: cycles / processor_seconds };
+  });
+  const best = (of, what) => Math.max(...of.map((turn) => turn[what]));
+  const share = (what) => best(turns, what) / best(natives, what);
+  // On a machine that does something else too, only processor time says how fast either is.
+  const quiet = best(natives, "wall") > 0.9 * best(natives, "processor");
+  const tokens = best(turns, "wall") * expect.tokens / expect.run.cycles;
+  const said = `${Math.round(best(turns, "wall"))} cycles/s, ${tokens.toFixed(1)} tokens/s, ${share("wall").toFixed(2)} of native; ` +
+    `${share("processor").toFixed(2)} by processor time of the worker${quiet ? "" : "; the machine is busy, so elapsed time is not judged"}`;
+  if (kind === "chrome") {
+    assert.ok(share("processor") >= 0.5, said);
+    assert.ok(!quiet || share("wall") >= 0.5, said);
+  }
+  return said;
+});
+
+await check("a thousand texts are encoded as natively", async () => {
+  const texts = expect.encoded.map(([text]) => text);
+  const found = await page.evaluate((texts) => new Promise((resolve) => {
+    const all = [];
+    const hear = ({ data }) => {
+      // The page asks too, when what it shows has changed.
+      if (data.encoded?.text !== texts[all.length]) return;
+      all.push(data.encoded.tokens);
+      if (all.length < texts.length) return;
+      worker.removeEventListener("message", hear);
+      resolve(all);
+    };
+    worker.addEventListener("message", hear);
+    texts.forEach((text) => worker.postMessage({ encode: text }));
+  }), texts);
+  assert.equal(found.length, 1000);
+  found.forEach((tokens, at) => assert.deepEqual(tokens, expect.encoded[at][1], JSON.stringify(texts[at])));
+});
+
+await check("steps", async () => {
+  await tell(8);
+  await click("#run");
+  await until(() => !state.running);
+  const stepped = async (what, member) => {
+    const [before, cycle] = [await now(member), await now("cycle")];
+    await click(`[data-step=${what}]`);
+    await until((cycle) => state.now.cycle > cycle, cycle);
+    return [(await now(member)) - before, (await now("cycle")) - cycle];
+  };
+  assert.deepEqual(await stepped("cycle", "cycle"), [1, 1]);
+  assert.equal((await stepped("instruction", "words"))[0], 1);
+  assert.equal((await stepped("descriptor", "completions"))[0], 1);
+  assert.equal((await stepped("token", "made"))[0], 1);
+  await click("#run");
+  await phase("done");
+  assert.match(await text("verdict"), /^oracle: same bytes: 8 tokens/);
+});
+
+await check("latency", async () => {
+  const took = async (latency) => {
+    await set("latency", latency);
+    // At rest: from here on every cycle is the story's.
+    const from = await now("cycle");
+    await tell(4);
+    await phase("done");
+    assert.match(await text("verdict"), /^oracle: same bytes: 4 tokens/);
+    return (await now("cycle")) - from;
+  };
+  const [quick, slow] = [await took(0), await took(200)];
+  await set("latency", 0);
+  assert.ok(slow > 1.2 * quick, `${slow} cycles with a latency of 200, ${quick} without`);
+});
+
+await check("a flipped bit is named by its token", async () => {
+  await reset();
+  await click("[data-flip=weight]");
+  await until(() => state.flipped);
+  await tell();
+  await phase("done");
+  const verdict = await text("verdict");
+  assert.equal(verdict, expect.flipped.verdict);
+  assert.match(verdict, /^first wrong token: number \d+/);
+  assert.equal(await page.$eval("#proof", (node) => node.hidden), true);
+  await reset();
+  await tell();
+  await phase("done");
+  assert.equal(await text("sha"), expect.run.sha256);
+  return verdict;
+});
+
+for (const [hold, root] of [["reads", /holds back read data$/], ["writes", /holds back write responses$/]]) {
+  await check(`held ${hold}: who waits for whom`, async () => {
+    await tell();
+    await click(`[data-hold=${hold}]`);
+    await until(() => state.now.chain.length > 0);
+    const chain = await now("chain");
+    assert.match(chain[0], /^the host waits for the completion of slot 0x[0-9a-f]+, the DECODE|PREFILL/);
+    assert.match(chain.at(-1), root);
+    assert.ok(chain.length >= 3, chain.join(" | "));
+    assert.equal(await text("phase"), "stuck");
+    // Let go, it goes on where it was; held again and reset, it works anew.
+    await click(`[data-hold=${hold}]`);
+    await phase("done");
+    assert.equal(await text("sha"), expect.run.sha256);
+    await tell();
+    await click(`[data-hold=${hold}]`);
+    await until(() => state.now.chain.length > 0);
+    await reset();
+    await tell();
+    await phase("done");
+    assert.equal(await text("sha"), expect.run.sha256);
+    return chain.join(" <- ");
+  });
+}
+
+await check("what cannot be answered says why", async () => {
+  await set("prompt", "");
+  await click("#tell");
+  await until(() => document.getElementById("verdict").className === "bad");
+  assert.match(await text("verdict"), /empty: give at least a letter/);
+  await set("prompt", "a ".repeat(400));
+  await click("#tell");
+  await until(() => document.getElementById("verdict").textContent.includes("tokens: give at most"));
+  await set("prompt", "The end.");
+  await set("seed", 1);
+  await set("tokens", 8);
+  await click("#tell");
+  await until(() => state.now.phase === "done" && state.now.note);
+  assert.match(await text("note"), /ended its answer at once.*it tells stories/);
+  await set("seed", expect.seed);
+  await set("prompt", expect.prompt);
+});
+
+await check("micro", async () => {
+  await page.$eval("#model", (node) => {
+    node.value = "micro";
+    node.dispatchEvent(new Event("change"));
+  });
+  await until(() => state.ready && state.model === "micro");
+  await ready();
+  await tell(8);
+  await phase("done");
+  assert.match(await text("verdict"), /^oracle: same bytes: 8 tokens/);
+});
+
+await check("at rest it takes no processor time", async () => {
+  await sleep(3000);
+  const before = spent().all;
+  await sleep(4000);
+  const share = (spent().all - before) / 4;
+  assert.ok(share < 0.1, `${share.toFixed(2)} of a core`);
+  return `${(100 * share).toFixed(1)} % of a core`;
+});
+
+await check("pictures", async () => {
+  await page.goto(url);
+  await ready();
+  await tell();
+  await until(() => state.tokens.length > 20);
+  for (const [theme, width] of [["light", 1280], ["light", 390], ["dark", 1280], ["dark", 390]]) {
+    await page.setViewport({ width, height: 900 });
+    if (kind === "chrome") await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: theme }]);
+    else if (theme === "dark") continue;
+    await sleep(300);
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+    assert.ok(wide <= width, `the page is ${wide} wide in a window of ${width}`);
+    await page.screenshot({ path: `${kind}-${theme}-${width}.png`, fullPage: true });
+  }
+});
+
+await check("no script failed", () => assert.deepEqual(errors, []));
+console.log(`${await browser.version()}: ${failed === 0 ? "all checks passed" : `${failed} checks failed`}`);
+await browser.close();
+server.close();
+process.exit(failed === 0 ? 0 : 1);
