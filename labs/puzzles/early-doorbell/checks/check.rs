@@ -62,7 +62,7 @@ fn run(start: u32, count: u32) {
         if taken != fits as usize {
             wrong(format!("submit() says that it took {taken} descriptors; {fits} fit."));
         }
-        let told = shared.doorbell.load(Relaxed);
+        let told = shared.doorbell.look();
         if told != start.wrapping_add(fits) {
             wrong(format!(
                 "submit() took {fits} descriptors and has returned; the doorbell publishes {} of them.",

@@ -17,17 +17,22 @@ pub mod sync;
 const PREEMPTIONS: usize = 3;
 /// Steps that one interleaving may take.
 const STEPS: usize = 400;
+/// Lines of an interleaving that are shown, and how many of them are its last ones.
+const MOST: usize = 48;
+const LAST: usize = 8;
+/// Steps that may repeat as one.
+const PERIOD: usize = 12;
 
 thread_local! {
     // Loom runs all threads of a model on this one.
     static STEPS_TAKEN: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
     static NAMES: RefCell<Vec<(loom::thread::ThreadId, &'static str)>> = const { RefCell::new(Vec::new()) };
-    static FAULT: RefCell<Option<String>> = const { RefCell::new(None) };
+    static FAULT: RefCell<Option<Fault>> = const { RefCell::new(None) };
     static PANICS_AT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// What one thread did.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The thread.
     actor: &'static str,
@@ -35,6 +40,20 @@ pub struct Step {
     /// The plain memory that it used.
     cell: Option<String>,
 }
+
+/// What is wrong.
+#[derive(Debug)]
+struct Fault {
+    what: String,
+    /// The rule that it breaks, where it is not the rule of the puzzle.
+    rule: Option<&'static str>,
+}
+
+/// Of a loop without end.
+const BOUNDED: &str =
+    "R15: every wait is bounded. A function that finds nothing to do returns, and its caller calls it again.";
+/// Of an order that `std` does not have for an operation.
+const ORDERS: &str = "The atomics are those of `std::sync::atomic`, where this does not compile, or panics.";
 
 /// Notes a step of the thread that runs.
 pub fn note(what: &str) {
@@ -45,7 +64,10 @@ fn push(what: String, cell: Option<String>) {
     let id = loom::thread::current().id();
     let named =
         |names: &Vec<(_, &'static str)>| names.iter().find(|(of, _)| *of == id).map(|(_, name)| *name);
-    let actor = NAMES.with_borrow(named).unwrap_or("host");
+    push_of(NAMES.with_borrow(named).unwrap_or("host"), what, cell);
+}
+
+fn push_of(actor: &'static str, what: String, cell: Option<String>) {
     STEPS_TAKEN.with_borrow_mut(|steps| steps.push(Step { actor, what, cell }));
 }
 
@@ -73,7 +95,11 @@ pub fn wait() {
 /// # Panics
 /// Always; [`explore`] catches it.
 pub fn wrong(what: String) -> ! {
-    FAULT.set(Some(what));
+    end(what, None)
+}
+
+fn end(what: String, rule: Option<&'static str>) -> ! {
+    FAULT.set(Some(Fault { what, rule }));
     panic!("found");
 }
 
@@ -89,8 +115,7 @@ enum Memory {
 /// An interleaving in which something is wrong.
 #[derive(Debug)]
 pub struct Failure {
-    /// What is wrong.
-    pub what: String,
+    fault: Fault,
     /// The steps to it, in their order.
     steps: Vec<Step>,
     memory: Memory,
@@ -129,23 +154,31 @@ fn explore_on(memory: Memory, model: impl Fn() -> bool + Send + Sync + 'static) 
         if ended.load(Relaxed) {
             return Ok(count.load(Relaxed));
         }
-        return Err(Failure { what: "In no interleaving does everything arrive.".to_owned(), steps, memory });
+        let fault = Fault { what: "In no interleaving does everything arrive.".to_owned(), rule: None };
+        return Err(Failure { fault, steps, memory });
     };
     let text = panic.downcast_ref::<String>().cloned();
     let text =
         text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default();
-    let what = FAULT.take().unwrap_or_else(|| plain(&text, &steps));
-    Err(Failure { what, steps, memory })
+    let fault = FAULT.take().unwrap_or_else(|| plain(&text, &steps));
+    Err(Failure { fault, steps, memory })
 }
 
 /// What a panic says, in the words of the puzzles.
-fn plain(text: &str, steps: &[Step]) -> String {
+fn plain(text: &str, steps: &[Step]) -> Fault {
     if text.contains("maximum number of branches") {
-        format!("A loop of the file had not ended after {STEPS} steps.")
+        Fault {
+            what: format!("A loop of the file had not ended after {STEPS} steps."),
+            rule: Some(BOUNDED),
+        }
     } else if text.starts_with("Causality violation") {
-        race(steps).unwrap_or_else(|| text.to_owned())
+        Fault { what: race(steps).unwrap_or_else(|| text.to_owned()), rule: None }
     } else {
-        format!("The file panics at {}: {text}", PANICS_AT.take().unwrap_or_default())
+        let place = PANICS_AT.take().unwrap_or_default();
+        Fault {
+            what: format!("The file panics at {place}: {text}"),
+            rule: Some("Neither side may panic, whatever the other one does."),
+        }
     }
 }
 
@@ -171,16 +204,94 @@ pub fn solved(what: &str) -> ! {
     exit(0)
 }
 
-/// Prints what is wrong and the interleaving that shows it, and ends the check. `why` says which rule that breaks.
-pub fn still_wrong(case: &str, failure: &Failure, why: &str) -> ! {
-    println!("STILL WRONG: {}\n{why}\n", failure.what);
-    let memory = match failure.memory {
+/// Prints what is wrong and the interleaving that shows it, and ends the check. `rule` is the one that the puzzle is about.
+pub fn still_wrong(case: &str, failure: &Failure, rule: &str) -> ! {
+    let Failure { fault, steps, memory } = failure;
+    println!("STILL WRONG: {}\n{}\n", fault.what, fault.rule.unwrap_or(rule));
+    if steps.is_empty() {
+        println!("Seen with {case}, before the first access to what is shared.");
+        exit(1)
+    }
+    let memory = match memory {
         Memory::Newest => "Each load returns what was stored last",
         Memory::AsOrdered => "The memory orders of the file allow it, on some processor",
     };
     println!("Seen with {case}. {memory}:\n");
-    for (number, Step { actor, what, .. }) in failure.steps.iter().enumerate() {
-        println!("  {:>3}  {actor:<7} {what}", number + 1);
+    for line in folded(steps) {
+        println!("  {line}");
     }
     exit(1)
+}
+
+/// The steps as lines, with their numbers. Of steps that repeat, the first ones; of many others, the first and the last ones.
+fn folded(steps: &[Step]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut at = 0;
+    while at < steps.len() {
+        let (length, times) = repeats(&steps[at..]);
+        for (number, Step { actor, what, .. }) in (at + 1..).zip(&steps[at..at + length]) {
+            lines.push(format!("{number:>3}  {actor:<7} {what}"));
+        }
+        at += length * times;
+        if times > 1 {
+            lines.push(format!("     ... and so on: the last {length} steps {} times more, up to step {at}", times - 1));
+        }
+    }
+    if lines.len() > MOST {
+        let behind = lines.split_off(lines.len() - LAST);
+        let left_out = lines.len() - (MOST - LAST);
+        lines.truncate(MOST - LAST);
+        lines.push(format!("     ... {left_out} lines are left out"));
+        lines.extend(behind);
+    }
+    lines
+}
+
+/// How many of the first steps come how many times one after the other: one step once, where too few repeat to be folded.
+fn repeats(steps: &[Step]) -> (usize, usize) {
+    for length in 1..=steps.len().min(PERIOD) {
+        let times = 1 + steps[length..].chunks_exact(length).take_while(|chunk| *chunk == &steps[..length]).count();
+        if times > 3 {
+            return (length, times);
+        }
+    }
+    (1, 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(whats: impl IntoIterator<Item = usize>) -> Vec<Step> {
+        let step = |what: usize| Step { actor: "host", what: format!("does {what}"), cell: None };
+        whats.into_iter().map(step).collect()
+    }
+
+    #[test]
+    fn steps_that_repeat_are_shown_once() {
+        let lines = folded(&steps([7, 8].into_iter().chain([1, 2, 3].repeat(50)).chain([9])));
+        let expected = [
+            "  1  host    does 7",
+            "  2  host    does 8",
+            "  3  host    does 1",
+            "  4  host    does 2",
+            "  5  host    does 3",
+            "     ... and so on: the last 3 steps 49 times more, up to step 152",
+            "153  host    does 9",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn few_repeats_are_not_folded() {
+        assert_eq!(folded(&steps([1, 1, 1, 2, 3, 2, 3])).len(), 7);
+    }
+
+    #[test]
+    fn of_many_steps_the_first_and_the_last_are_shown() {
+        let lines = folded(&steps(0..400));
+        assert_eq!(lines.len(), MOST + 1);
+        assert_eq!(lines[MOST - LAST], format!("     ... {} lines are left out", 400 - MOST));
+        assert_eq!(lines.last().unwrap(), "400  host    does 399");
+    }
 }

@@ -1,11 +1,12 @@
 //! The atomics of `std`, run by loom. Each has a name, by which the report calls it, and notes every access.
 
 use std::fmt::Debug;
+use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64 as Plain, Ordering::Relaxed};
 
 pub use loom::sync::atomic::Ordering;
 
-use crate::{note, push};
+use crate::{ORDERS, end, note, push, push_of};
 
 /// Loads return what was stored last, whatever their order, and so order everything.
 pub(crate) static READS_NEWEST: AtomicBool = AtomicBool::new(false);
@@ -13,6 +14,15 @@ pub(crate) static READS_NEWEST: AtomicBool = AtomicBool::new(false);
 /// Small numbers as people write them, others in hexadecimal.
 fn shown(value: u64) -> String {
     if value < 1 << 16 { value.to_string() } else { format!("{value:#x}") }
+}
+
+/// Ends the check where `std` has no `what` with this order: `rustc` rejects it by a lint, and the library panics.
+#[track_caller]
+fn require(is_there: bool, what: &str, order: Ordering, others: &str) {
+    if !is_there {
+        let place = Location::caller();
+        end(format!("{place}: there is no {what} with the order {order:?}. It is {others}."), Some(ORDERS));
+    }
 }
 
 macro_rules! atomic {
@@ -39,6 +49,8 @@ macro_rules! atomic {
             /// As in `std`.
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $integer {
+                let is_there = !matches!(order, Ordering::Release | Ordering::AcqRel);
+                require(is_there, "load", order, "Relaxed, Acquire or SeqCst");
                 let value = if READS_NEWEST.load(Relaxed) {
                     // A change of a value reads the newest one.
                     self.inner.fetch_add(0, Ordering::AcqRel)
@@ -58,6 +70,8 @@ macro_rules! atomic {
             /// As in `std`.
             #[track_caller]
             pub fn store(&self, value: $integer, order: Ordering) {
+                let is_there = !matches!(order, Ordering::Acquire | Ordering::AcqRel);
+                require(is_there, "store", order, "Relaxed, Release or SeqCst");
                 if READS_NEWEST.load(Relaxed) {
                     // Only changes of a value have one order among themselves, for all.
                     self.inner.swap(value, Ordering::AcqRel);
@@ -67,6 +81,14 @@ macro_rules! atomic {
                 // Afterwards, as others may run before it.
                 note(&format!("stores {} = {}, {order:?}", self.name, shown(value.into())));
                 self.newest.store(value.into(), Relaxed);
+            }
+
+            /// What the thread would load now. The report calls it a look of the check.
+            #[track_caller]
+            pub fn look(&self) -> $integer {
+                let value = self.inner.load(Ordering::Relaxed);
+                push_of("check", format!("looks at {}: {}", self.name, shown(value.into())), None);
+                value
             }
 
             /// As in `std`.
@@ -106,6 +128,7 @@ atomic!(AtomicU64, u64);
 /// As `std::sync::atomic::fence`.
 #[track_caller]
 pub fn fence(order: Ordering) {
+    require(order != Ordering::Relaxed, "fence", order, "Acquire, Release, AcqRel or SeqCst");
     loom::sync::atomic::fence(order);
     note(&format!("fence, {order:?}"));
 }
