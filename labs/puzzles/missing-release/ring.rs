@@ -1,7 +1,7 @@
 //! A completion queue of two slots between the device and the host, who run at the same time.
 //!
-//! Indices run freely: the slot of index i is i modulo `SLOTS`. The device fills the slots from `head` to `head + SLOTS`; the host takes
-//! those from `head` to `tail`.
+//! Indices run freely: the slot of index i is i modulo `SLOTS`. The device fills the slots from `tail` on, up to `head + SLOTS`.
+//! The host takes those from `head` on, up to `tail`.
 
 // These are the types of `std::sync::atomic`, with a name for the report; `Cell` is plain memory, without any order.
 #[allow(unused_imports)]

@@ -73,6 +73,14 @@ struct Ended {
     log: String,
 }
 
+impl Ended {
+    /// Files as somebody in the repository names them. A checker includes the file from its own folder.
+    fn with_plain_paths(mut self, root: &Path) -> Ended {
+        self.log = self.log.replace(&format!("{}/", root.display()), "").replace("/checks/../", "/");
+        self
+    }
+}
+
 /// Checks the puzzle in `folder`, for no longer than `limit`. Programs, logs and waveforms are files whose names begin with `out`.
 ///
 /// # Errors
@@ -82,6 +90,7 @@ pub fn check(root: &Path, language: Language, folder: &Path, out: &Path, limit: 
     let wave = out.with_extension("vcd");
     let mut compile = compiler(root, language, folder, &program)?;
     let Some(Ended { status, log }) = bounded(&mut compile, &out.with_extension("build.log"), COMPILATION)?
+        .map(|ended| ended.with_plain_paths(root))
     else {
         return Ok(Verdict::wrong(format!(
             "The file was not compiled within {} s, and the compiler was stopped.",
@@ -107,7 +116,9 @@ pub fn check(root: &Path, language: Language, folder: &Path, out: &Path, limit: 
         }
         _ => Command::new(&program),
     };
-    let Some(Ended { status, log }) = bounded(&mut command, &out.with_extension("log"), limit)? else {
+    let Some(Ended { status, log }) = bounded(&mut command, &out.with_extension("log"), limit)?
+        .map(|ended| ended.with_plain_paths(root))
+    else {
         return Ok(Verdict::wrong(format!(
             "The check did not end within {} s, or printed without end, and was stopped: look for a loop in the file that never ends.",
             limit.as_secs_f64()

@@ -15,7 +15,7 @@ pub mod sync;
 
 /// Switches away from a thread that could go on.
 const PREEMPTIONS: usize = 3;
-/// Steps that one interleaving may take.
+/// Choices between threads and values that one interleaving may have.
 const STEPS: usize = 400;
 /// Lines of an interleaving that are shown, and how many of them are its last ones.
 const MOST: usize = 48;
@@ -168,7 +168,7 @@ fn explore_on(memory: Memory, model: impl Fn() -> bool + Send + Sync + 'static) 
 fn plain(text: &str, steps: &[Step]) -> Fault {
     if text.contains("maximum number of branches") {
         Fault {
-            what: format!("A loop of the file had not ended after {STEPS} steps."),
+            what: format!("A loop of the file had not ended after {} steps.", steps.len()),
             rule: Some(BOUNDED),
         }
     } else if text.starts_with("Causality violation") {
@@ -234,7 +234,8 @@ fn folded(steps: &[Step]) -> Vec<String> {
         }
         at += length * times;
         if times > 1 {
-            lines.push(format!("     ... and so on: the last {length} steps {} times more, up to step {at}", times - 1));
+            let last = if length == 1 { "step".to_owned() } else { format!("{length} steps") };
+            lines.push(format!("     ... and so on: the last {last} {} times more, up to step {at}", times - 1));
         }
     }
     if lines.len() > MOST {

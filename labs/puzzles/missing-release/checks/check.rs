@@ -9,8 +9,8 @@ use doorbell_puzzles::sync::{AtomicU32, Cell};
 use doorbell_puzzles::{explore, solved, spawn, still_wrong, wait, wrong};
 use ring::{Ring, SLOTS};
 
-/// The index of the first slot: the indices wrap.
-const START: u32 = u32::MAX - 1;
+/// The first index; from the second one on the indices wrap.
+const STARTS: [u32; 2] = [0, u32::MAX - 1];
 /// More than fit, so that one slot is used twice.
 const COUNT: u32 = SLOTS + 1;
 /// Looks at what the other side is to do before a side gives up.
@@ -27,12 +27,31 @@ fn until<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     None
 }
 
-fn model() -> bool {
-    let ring = Arc::new(Ring {
-        head: AtomicU32::new("head", START),
-        tail: AtomicU32::new("tail", START),
+fn ring(start: u32) -> Arc<Ring> {
+    Arc::new(Ring {
+        head: AtomicU32::new("head", start),
+        tail: AtomicU32::new("tail", start),
         slots: std::array::from_fn(|k| Cell::new(format!("slot {k}"), 0)),
+    })
+}
+
+/// The device fills the ring, and the host does nothing.
+fn fill(start: u32) -> bool {
+    let ring = ring(start);
+    let device = spawn("device", move || {
+        for k in 1..=SLOTS {
+            if !ring.post(k) {
+                wrong(format!("The device has filled {} of {SLOTS} slots, and post() returns false.", k - 1));
+            }
+        }
     });
+    device.join().unwrap();
+    true
+}
+
+/// A device and a host at once.
+fn hand_over(start: u32) -> bool {
+    let ring = ring(start);
     let theirs = ring.clone();
     let device = spawn("device", move || (1..=COUNT).all(|k| until(|| theirs.post(k).then_some(())).is_some()));
     let mut whole = true;
@@ -50,9 +69,14 @@ fn model() -> bool {
 }
 
 fn main() {
-    let why = "R4: a device writes a slot only after the host has released it, and the host reads it before that.";
-    match explore(model) {
-        Ok(count) => solved(&format!("{count} interleavings, and in each the host takes every completion once.")),
-        Err(failure) => still_wrong(&format!("{COUNT} completions through {SLOTS} slots"), &failure, why),
+    let order = "R4: a device writes a slot only after the host has released it, and the host reads it before that.";
+    let room = "R4: the device stalls only where no slot is free. A ring of two slots holds two completions.";
+    let mut count = 0;
+    for start in STARTS {
+        let case = format!("{SLOTS} completions into an empty ring, the first index {start:#x}");
+        explore(move || fill(start)).unwrap_or_else(|failure| still_wrong(&case, &failure, room));
+        let case = format!("{COUNT} completions through {SLOTS} slots, the first index {start:#x}");
+        count += explore(move || hand_over(start)).unwrap_or_else(|failure| still_wrong(&case, &failure, order));
     }
+    solved(&format!("{count} interleavings, and in each the host takes every completion once."));
 }
