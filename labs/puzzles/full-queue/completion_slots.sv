@@ -1,9 +1,10 @@
 // Slots of one completion queue: whether one is free, and which one the next completion takes.
 //
 // A descriptor is handed to a worker only while slot_o is high. Several descriptors run at a time. Each ends at some later cycle, and its
-// completion is then written at once: it cannot wait. Indices run freely; the slot of index i is i modulo Size.
+// completion is then written at once: it cannot wait. Indices run freely, as 32 bits that wrap; the slot of index i is i modulo Size.
 module completion_slots #(
-  parameter int SizeLog2 = 2            // of the queue, in slots
+  parameter int          SizeLog2 = 2,     // of the queue, in slots
+  parameter logic [31:0] First    = '0     // the index of the first completion
 ) (
   input  logic                clk_i,
   input  logic                rst_ni,
@@ -31,8 +32,8 @@ module completion_slots #(
     if (post_i)    tail_q <= tail_q + 32'd1;
     if (release_i) head_q <= release_head_i;
     if (!rst_ni) begin
-      head_q <= '0;
-      tail_q <= '0;
+      head_q <= First;
+      tail_q <= First;
     end
   end
 endmodule

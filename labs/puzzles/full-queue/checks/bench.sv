@@ -5,21 +5,42 @@ module bench;
   localparam int SizeLog2 = 2;
   localparam int Size     = 1 << SizeLog2;
   string why = "R4: a device writes a slot only after the host has released it. Where no slot is free it hands out nothing.";
-  string header = "cycle | slot_o hand_out | post slot | CQ_HEAD | in flight | the slots: c = completion, the host has not released it";
+  string header = "cycle | slot_o hand_out | post slot phase | CQ_HEAD  | in flight | the slots: the completion in each that the host has not released";
+
+  // One queue begins at index 0; then one whose indices wrap at 2^32 after two laps.
+  localparam logic [31:0] Late = 32'd0 - 32'(2 * Size);
+  logic [31:0] first = '0;              // of the queue that runs
+  wire is_late = first != '0;
 
   logic clk = 1'b0, rst_n = 1'b0;
   logic slot, hand_out = 1'b0, post = 1'b0, phase, released = 1'b0;
-  logic [SizeLog2-1:0] post_slot;
+  logic slots [0:1], phases [0:1];
+  logic [SizeLog2-1:0] post_slot, post_slots [0:1];
   logic [31:0] release_head = '0;
 
-  completion_slots #(.SizeLog2(SizeLog2)) u_slots (
-    .clk_i(clk), .rst_ni(rst_n), .slot_o(slot), .hand_out_i(hand_out), .post_i(post), .post_slot_o(post_slot), .post_phase_o(phase),
-    .release_i(released), .release_head_i(release_head)
-  );
+  for (genvar k = 0; k < 2; k++) begin : gen_queue
+    // The queue that does not run stays in reset.
+    wire runs = is_late == (k == 1);
+    completion_slots #(.SizeLog2(SizeLog2), .First(k == 0 ? 32'd0 : Late)) u_slots (
+      .clk_i(clk), .rst_ni(rst_n && runs), .slot_o(slots[k]), .hand_out_i(hand_out), .post_i(post), .post_slot_o(post_slots[k]),
+      .post_phase_o(phases[k]), .release_i(released), .release_head_i(release_head)
+    );
+  end
+  assign slot      = slots[is_late];
+  assign phase     = phases[is_late];
+  assign post_slot = post_slots[is_late];
 
-  int cycle = 0, given = 0, posted = 0, head = 0, held_for = 0;
+  // Completions count from 0 here; their indices from `first`.
+  int cycle = 0, given = 0, posted = 0, head = 0, held_for = 0, all = 0;
   int holds [0:Size-1];                 // the completion in each slot; -1: free
-  string path, map;
+  string path, map, queue;
+  logic [31:0] index;                   // of the next completion
+
+  // The index of a completion.
+  function automatic string shown(input int completion);
+    if (is_late) shown = $sformatf("%08h", first + completion);
+    else         shown = $sformatf("%0d", completion);
+  endfunction
 
   // One cycle: what is wanted, and what comes of it.
   task automatic step(input logic want, input logic want_post, input int free);
@@ -30,24 +51,31 @@ module bench;
         holds[head % Size] = -1;
         head = head + 1;
       end
-      release_head = head;
+      release_head = first + head;
     end
     post     = want_post && posted < given;
     hand_out = 1'b0;
     #1;
-    if (slot !== 1'b0 && slot !== 1'b1) still_wrong("slot_o is unknown: a register that it depends on has no value after the reset.", why, header);
+    if (slot !== 1'b0 && slot !== 1'b1) still_wrong("slot_o is unknown: a register that it depends on has no value after the reset.", {why, queue}, header);
     hand_out = want && slot;
     #1;
+    index = first + posted;
     map = "";
     for (int k = 0; k < Size; k++)
-      if (holds[k] < 0) map = $sformatf("%0s[    ]", map);
-      else              map = $sformatf("%0s[c%03d]", map, holds[k]);
-    note($sformatf("%5d |   %b      %b    |  %b    %0d  | %7d | %9d | %0s", cycle, slot, hand_out, post, post_slot, head, given - posted, map));
+      if (holds[k] >= 0) map = $sformatf("%0s[%4s]", map, shown(holds[k]));
+      else if (is_late)  map = $sformatf("%0s[        ]", map);
+      else               map = $sformatf("%0s[    ]", map);
+    note($sformatf("%5d |   %b      %b    |  %b    %0d     %b  | %8s | %9d | %0s", cycle, slot, hand_out, post, post_slot, phase, shown(head), given - posted, map));
     if (post) begin
-      if (post_slot !== posted % Size) still_wrong($sformatf("completion %0d goes into slot %0d, and its slot is %0d.", posted, post_slot, posted % Size), "R13: slot = index modulo size.", header);
-      if (phase !== !posted[SizeLog2]) still_wrong($sformatf("completion %0d carries phase %b.", posted, phase), "R13: the phase changes with each pass.", header);
+      if (post_slot !== index[SizeLog2-1:0])
+        still_wrong($sformatf("cycle %0d: completion %0s goes into slot %0d, and its slot is %0d.", cycle, shown(posted), post_slot, index[SizeLog2-1:0]),
+                    {"R13: slot = index modulo size.", queue}, header);
+      if (phase !== !index[SizeLog2])
+        still_wrong($sformatf("cycle %0d: completion %0s carries phase %b, and the phase of its index is %b.", cycle, shown(posted), phase, !index[SizeLog2]),
+                    {"R13: the phase is 1 on the first pass from index 0, and changes with each pass.", queue}, header);
       if (holds[posted % Size] >= 0)
-        still_wrong($sformatf("cycle %0d: completion %0d is written over completion %0d, which the host has not released (CQ_HEAD is %0d).", cycle, posted, holds[posted % Size], head), why, header);
+        still_wrong($sformatf("cycle %0d: completion %0s is written over completion %0s, which the host has not released (CQ_HEAD is %0s).", cycle, shown(posted),
+                              shown(holds[posted % Size]), shown(head)), {why, queue}, header);
       holds[posted % Size] = posted;
       posted = posted + 1;
     end
@@ -55,19 +83,24 @@ module bench;
     held_for = (!slot && given - head < Size && !released) ? held_for + 1 : 0;
     if (held_for > 2)
       still_wrong($sformatf("cycle %0d: slot_o has been low for 3 cycles, although only %0d of %0d slots are taken or will be.", cycle, given - head, Size),
-                  "R3, R4: a device stalls only where no slot is free. One that keeps slots back gets slower, or stops.", header);
+                  {"R3, R4: a device stalls only where no slot is free. One that keeps slots back gets slower, or stops.", queue}, header);
     if (hand_out) given = given + 1;
     @(posedge clk);
     cycle = cycle + 1;
   endtask
 
-  always #5 clk = ~clk;
-
-  initial begin
-    if ($value$plusargs("wave=%s", path)) begin
-      $dumpfile(path);
-      $dumpvars(0, bench);
-    end
+  // One queue, from its reset on.
+  task automatic run;
+    rst_n = 1'b0;
+    hand_out = 1'b0;
+    post = 1'b0;
+    released = 1'b0;
+    cycle = 0;
+    given = 0;
+    posted = 0;
+    head = 0;
+    held_for = 0;
+    noted = 0;
     for (int k = 0; k < Size; k++) holds[k] = -1;
     repeat (2) @(posedge clk);
     #1 rst_n = 1'b1;
@@ -80,7 +113,21 @@ module bench;
     repeat (3 * Size) step(1'b1, 1'b1, Size);
     repeat (2 * Size) step(1'b0, 1'b1, Size);
     for (int k = 0; k < 3000; k++) step(chance(60), chance(k % 900 < 300 ? 20 : 70), chance(k % 700 < 350 ? 10 : 50) ? 1 + below(3) : 0);
-    if (posted < 300) still_wrong($sformatf("only %0d completions in %0d cycles.", posted, cycle), "R3: every descriptor yields a completion.", header);
-    solved($sformatf("%0d completions, none written over another, and no slot kept back.", posted));
+    if (posted < 300) still_wrong($sformatf("only %0d completions in %0d cycles.", posted, cycle), {"R3: every descriptor yields a completion.", queue}, header);
+    all = all + posted;
+  endtask
+
+  always #5 clk = ~clk;
+
+  initial begin
+    if ($value$plusargs("wave=%s", path)) begin
+      $dumpfile(path);
+      $dumpvars(0, bench);
+    end
+    run;
+    first = Late;
+    queue = $sformatf("\nHere the indices wrap at 2^32. They are shown in hexadecimal, from the first index %0h on.", Late);
+    run;
+    solved($sformatf("%0d completions, none written over another, and no slot kept back.", all));
   end
 endmodule
