@@ -7,15 +7,21 @@ mod memory;
 use std::process::exit;
 
 use completion_queue::CompletionQueue;
-use memory::Memory;
+use memory::{Half, Memory};
+
+/// Loads of a look, and some more.
+const LOADS: u32 = 10;
 
 /// A device and its host on a queue.
 struct Run<'a> {
     memory: &'a Memory,
     depth: u32,
     start: u32,
-    /// What happened last.
-    steps: Vec<String>,
+}
+
+/// An index, as the report shows it.
+fn shown(index: u32) -> String {
+    if index < 1 << 16 { index.to_string() } else { format!("{index:#x}") }
 }
 
 impl Run<'_> {
@@ -30,35 +36,41 @@ impl Run<'_> {
 
     /// The completion of an index.
     fn words(&self, index: u32) -> [u64; 4] {
-        let number = u64::from(index.wrapping_sub(self.start));
-        [0xC0 + number, 0x0064_0000_0000 | number, 7, 0x0100_0000_0000_0000 >> 8]
+        let number = u64::from(index);
+        [0xC0 + number, 0x0064_0000_0000 | number, 7 + number, 0x0001_0000_0000_0000 | number]
     }
 
-    fn post_half(&mut self, index: u32, half: usize) {
-        let words = self.words(index);
-        let slot = self.slot(index);
-        for word in [2 * half, 2 * half + 1] {
-            let phase = if word % 2 == 1 { self.phase(index) << 63 } else { 0 };
-            self.memory.post(slot, word, words[word] | phase);
+    fn half(&self, index: u32, half: usize) -> Half {
+        let (words, slot, phase) = (self.words(index), self.slot(index), self.phase(index));
+        Half {
+            slot,
+            half,
+            words: [words[2 * half], words[2 * half + 1] | (phase << 63)],
+            step: format!(
+                "the device writes half {half} (words {} and {}) of completion {} into slot {slot}, phase {phase}",
+                2 * half,
+                2 * half + 1,
+                shown(index)
+            ),
         }
-        self.steps.push(format!(
-            "the device writes half {half} of completion {} into slot {slot}, phase {}",
-            index.wrapping_sub(self.start),
-            self.phase(index)
-        ));
+    }
+
+    fn post_half(&self, index: u32, half: usize) {
+        self.memory.post(self.half(index, half));
     }
 
     /// Ends the check, with the slots as they lie.
     fn still_wrong(&self, what: &str, why: &str) -> ! {
         println!("STILL WRONG: {what}");
         println!("{why}\n");
-        println!("A queue of {} slots, the first index {:#x}. The last steps:\n", self.depth, self.start);
-        for step in self.steps.iter().rev().take(6).rev() {
+        println!("A queue of {} slots, the first index {}. The last steps:\n", self.depth, shown(self.start));
+        let steps = self.memory.steps.borrow();
+        for step in &steps[steps.len().saturating_sub(if self.memory.shows_loads.get() { 12 } else { 6 })..] {
             println!("  {step}");
         }
         println!("\nThe slots, byte 0 first; [ ] marks the bytes with the phases:\n");
         for slot in 0..self.depth as usize {
-            let words = [0, 1, 2, 3].map(|word| self.memory.load(slot, word));
+            let words = self.memory.words(slot);
             let mut line = format!("  slot {slot}  ");
             for (at, byte) in words.iter().flat_map(|word| word.to_le_bytes()).enumerate() {
                 line += &match at {
@@ -84,11 +96,11 @@ impl Run<'_> {
     }
 
     /// The host looks: nothing is to be there.
-    fn expect_none(&mut self, queue: &mut CompletionQueue, next: u32, half: bool) {
+    fn expect_none(&self, queue: &mut CompletionQueue, next: u32, half: bool) {
         let Some(found) = self.pop(queue) else { return };
         let what = self.named(found);
-        let number = next.wrapping_sub(self.start);
-        self.steps.push(format!("the host takes {what} as completion {number}"));
+        let number = shown(next);
+        self.memory.note(format!("the host takes {what} as completion {number}"));
         let what = if half {
             format!("the host takes completion {number}, of which only one half is written.")
         } else {
@@ -97,11 +109,11 @@ impl Run<'_> {
         self.still_wrong(&what, "R4: the host takes a completion once both halves are fresh. A slot of the previous pass never looks fresh.");
     }
 
-    fn expect_one(&mut self, queue: &mut CompletionQueue, index: u32) {
-        let number = index.wrapping_sub(self.start);
+    fn expect_one(&self, queue: &mut CompletionQueue, index: u32) {
+        let number = shown(index);
         match self.pop(queue) {
             Some(found) if found == self.words(index) => {
-                self.steps.push(format!("the host takes completion {number} and releases its slot"));
+                self.memory.note(format!("the host takes completion {number} and releases its slot"));
             }
             Some(found) => {
                 let what = self.named(found);
@@ -118,9 +130,9 @@ impl Run<'_> {
     }
 
     fn named(&self, words: [u64; 4]) -> String {
-        let number = words[0].wrapping_sub(0xC0);
-        if number < 1000 && words == self.words(self.start.wrapping_add(number as u32)) {
-            format!("completion {number}")
+        let index = words[0].wrapping_sub(0xC0) as u32;
+        if index.wrapping_sub(self.start) < 1000 && words == self.words(index) {
+            format!("completion {}", shown(index))
         } else {
             format!("words {words:x?}, which no device has written whole,")
         }
@@ -129,7 +141,8 @@ impl Run<'_> {
 
 fn run(depth: u32, start: u32) {
     let memory = Memory::new(depth);
-    let mut run = Run { memory: &memory, depth, start, steps: vec!["the host makes the queue".into()] };
+    let run = Run { memory: &memory, depth, start };
+    memory.note("the host makes the queue".into());
     let mut queue = CompletionQueue::new(&memory, depth, start);
     memory.written.set(None);
     let mut index = start;
@@ -152,6 +165,36 @@ fn run(depth: u32, start: u32) {
     }
 }
 
+/// Each completion becomes visible while the host looks: one half after some of its loads, and the other one after some more.
+fn run_beside(depth: u32, start: u32) {
+    let memory = Memory::new(depth);
+    let run = Run { memory: &memory, depth, start };
+    let mut queue = CompletionQueue::new(&memory, depth, start);
+    memory.written.set(None);
+    memory.shows_loads.set(true);
+    let mut index = start;
+    for half in [0, 1] {
+        for (first, second) in (0..LOADS).flat_map(|first| (0..LOADS - first).map(move |second| (first, second))) {
+            memory.steps.borrow_mut().clear();
+            memory.post_after(first, run.half(index, half));
+            memory.post_after(second, run.half(index, 1 - half));
+            let found = run.pop(&mut queue);
+            match found {
+                Some(found) if found != run.words(index) => run.still_wrong(
+                    &format!("the host takes {} as completion {}, which has become visible in between.", run.named(found), shown(index)),
+                    "R4: the host reads each half's last word, and takes the completion if both are fresh. It reads the rest after that.",
+                ),
+                Some(_) => memory.post_due(),
+                None => {
+                    memory.post_due();
+                    run.expect_one(&mut queue, index);
+                }
+            }
+            index = index.wrapping_add(1);
+        }
+    }
+}
+
 fn main() {
     // Wherever the first index lies in its lap, in laps of either phase, and before 2^32.
     for depth in [4, 2, 8] {
@@ -159,5 +202,8 @@ fn main() {
             run(depth, start);
         }
     }
-    println!("SOLVED: five laps and more on 2, 4 and 8 slots, from seven first indices each: every completion is taken once, when it is whole.");
+    for depth in [4, 2] {
+        run_beside(depth, 0);
+    }
+    println!("SOLVED: five laps and more on 2, 4 and 8 slots, from seven first indices each: every completion is taken once, when it is whole. So it is where it becomes visible while the host looks.");
 }
