@@ -20,7 +20,7 @@ enum Host {
     Sleeps,
 }
 
-/// Everything but the vector. Indices count from 0.
+/// Everything. Indices count from 0 here, and from the first index in what is printed.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct State {
     vector: Vector,
@@ -55,33 +55,48 @@ const STEPS: [Step; 6] = [Step::Complete, Step::Host, Step::Send, Step::Wake, St
 const FIRES: &str = "R14: an armed queue pair fires as soon as a completion at or above ARM is visible. Those that were visible before ARM was written count too.";
 const ONCE: &str = "R14: firing disarms the queue pair: one arming brings at most one message, and that comes after everything that it announces is visible.";
 
+const KEPT: &str = "R14: a vector that is pending sends one message, as soon as it is not masked. No message is lost, also where the host writes ARM before.";
+
+/// A completion by its running index, in the form in which the vector is printed.
+fn shown(start: u32, completion: u32) -> String {
+    format!("{:#x}", start.wrapping_add(completion))
+}
+
+/// Whether a message is to be sent once the vector is not masked.
+fn would_send(vector: &Vector) -> bool {
+    let mut vector = vector.clone();
+    vector.mask(false);
+    vector.send()
+}
+
 impl State {
     /// What the step is, in words, and what it leads to; `None` if it cannot happen. An error is what is wrong, and the rule.
     fn step(&self, start: u32, step: Step) -> Option<(String, State, Result<(), (String, &'static str)>)> {
         let mut state = self.clone();
         let mut wrong = Ok(());
+        let index = |of| shown(start, of);
         let text = match step {
             Step::Complete if self.visible < COUNT => {
                 state.vector.completion_visible();
                 state.visible += 1;
                 state.fire();
-                format!("device  completion {} becomes visible", self.visible)
+                format!("device  completion {} becomes visible", index(self.visible))
             }
             Step::Host => match self.host {
                 Host::Reads if self.taken < self.visible => {
                     state.taken = self.visible;
-                    format!("host    takes the completions below {}", self.visible)
+                    format!("host    takes the completions up to {}", index(self.visible - 1))
                 }
                 Host::Reads if self.taken < COUNT => {
                     state.host = Host::Arms;
-                    format!("host    looks for completion {}, and finds none", self.taken)
+                    format!("host    looks for completion {}, and finds none", index(self.taken))
                 }
                 Host::Arms => {
                     state.vector.arm(start.wrapping_add(self.taken));
                     state.armed = Some(self.taken);
                     state.fire();
                     state.host = Host::Sleeps;
-                    format!("host    writes ARM = {}, and sleeps", self.taken)
+                    format!("host    writes ARM = {}, and sleeps", index(self.taken))
                 }
                 _ => return None,
             },
@@ -99,7 +114,7 @@ impl State {
                 if !state.vector.send() {
                     return None;
                 }
-                wrong = self.judge_message();
+                wrong = self.judge_message(index);
                 state.pending = false;
                 state.message = true;
                 "device  sends a message".to_owned()
@@ -112,6 +127,9 @@ impl State {
             }
             _ => return None,
         };
+        if wrong.is_ok() && !matches!(step, Step::Send) && would_send(&self.vector) && !would_send(&state.vector) {
+            wrong = Err(("a message was to be sent, and this step takes it back: it is lost.".into(), KEPT));
+        }
         Some((text, state, wrong))
     }
 
@@ -123,7 +141,7 @@ impl State {
         }
     }
 
-    fn judge_message(&self) -> Result<(), (String, &'static str)> {
+    fn judge_message(&self, index: impl Fn(u32) -> String) -> Result<(), (String, &'static str)> {
         if self.masked {
             return Err(("a message is sent while the vector is masked.".into(), "R14: a vector that is pending and not masked sends one message."));
         }
@@ -132,7 +150,11 @@ impl State {
         }
         Err(match self.armed {
             Some(armed) => (
-                format!("a message is sent too early: ARM is {armed}, and the first completion that is not visible is {}.", self.visible),
+                format!(
+                    "a message is sent too early: ARM is {}, and the first completion that is not visible is {}.",
+                    index(armed),
+                    index(self.visible)
+                ),
                 FIRES,
             ),
             None => ("a message is sent that no arming asked for.".into(), ONCE),
@@ -160,12 +182,19 @@ fn history(steps: &HashMap<State, Option<(State, String)>>, state: &State) -> Ve
 fn still_wrong(what: &str, why: &str, start: u32, mut steps: Vec<String>, last: Option<String>, vector: &Vector) -> ! {
     steps.extend(last);
     println!("STILL WRONG: {what}\n{why}\n");
-    println!("The first completion has the running index {start:#x}; here it is completion 0. The shortest order of steps that shows it:\n");
+    println!("The first completion has the running index {start:#x}. The shortest order of steps that shows it:\n");
     for (number, step) in steps.iter().enumerate() {
         println!("  {:>3}  {step}", number + 1);
     }
-    println!("\nThe vector then: {vector:x?}");
+    println!("\nThe vector then: {}", in_one_line(vector));
     exit(1)
+}
+
+/// The fields with `0x` before each index, as the steps have them.
+fn in_one_line(vector: &Vector) -> String {
+    let text = format!("{vector:#x?}");
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ").replace("( ", "(").replace(", )", ")").replace(", }", " }")
 }
 
 /// How many states there are from this first index on.
@@ -186,8 +215,8 @@ fn run(start: u32) -> usize {
     let mut open = VecDeque::from([first]);
     while let Some(state) = open.pop_front() {
         if state.sleeps_for_ever() {
-            let what = format!("the host sleeps for ever, and completion {} is there.", state.taken);
-            still_wrong(&what, FIRES, start, history(&steps, &state), None, &state.vector);
+            let what = format!("the host sleeps for ever, and completion {} is there.", shown(start, state.taken));
+            still_wrong(&what, &format!("{FIRES}\nWhat comes later could still wake the host. So this shows only once all {COUNT} completions are visible."), start, history(&steps, &state), None, &state.vector);
         }
         for step in STEPS {
             let Some((text, next, wrong)) = state.step(start, step) else { continue };
