@@ -10,7 +10,7 @@ module line_credits #(
 
   input  logic [$clog2(Places):0]   lines_i,    // lines that the next DECODE may send, 1 to Places
   output logic                      ready_o,    // there is a place for each, and no DECODE runs
-  input  logic                      start_i,    // it begins; only with ready_o
+  input  logic                      start_i,    // it begins; only with ready_o, and not with stop_i
 
   input  logic                      line_i,     // the DECODE that runs sends a line
   input  logic                      stop_i,     // a STOP is there: whatever runs sends no line after this cycle

@@ -34,7 +34,7 @@ module bench;
       still_wrong($sformatf("cycle %0d: queue pair %0d goes without a slot for its completion.", cycle, queue), "R4: a device writes a slot only after the host has released it.", header);
     if (!go && could != '0) begin
       for (int q = Queues - 1; q >= 0; q--) if (could[q]) gone = q;
-      still_wrong($sformatf("cycle %0d: queue pair %0d could go, and nothing goes: queue_o is %0d.", cycle, gone, queue), "R28, R4: a full completion queue stalls only its own queue pair.", header);
+      still_wrong($sformatf("cycle %0d: queue pair %0d could go, and nothing goes: queue_o is %0d.", cycle, gone, queue), "R4, R16: a full completion queue stalls only its own queue pair, and in a cycle in which one could go, one goes.", header);
     end
     for (int q = 0; q < Queues; q++) begin
       if (!(waits[q] && slot[q]) || (go && queue == q)) passed[q] = 0;

@@ -13,6 +13,8 @@ constexpr uint32_t kPositions = 8, kShown = 12;
 constexpr uint16_t kScaleBehind = 0xEEEE;
 constexpr int8_t kMantissaBehind = 0x55;
 const char* const kBytes = "R27: the bytes are the same whether one descriptor makes them or several. Nothing looks ahead: no scale depends on later tokens.";
+const char* const kPieces =
+    "R27: the bytes are the same whether one descriptor makes them or several. So no scale depends on the positions that are stored with it, also not on earlier ones.";
 const char* const kFormula = "store(h): scale = max(1, ceil(16 * max |h| / 127)), over the channels of the position; m = [16 * h / scale], halves rounded up.";
 
 // Channels, position by position.
@@ -103,7 +105,7 @@ void judge(const Heads& heads) {
       if (is_same(whole, other, p)) continue;
       check::still_wrong(kBytes, "the bytes of position %u change when the token of position %u, which comes later, is another one.", p, late);
       snprintf(one, sizeof one, "position %u", p);
-      snprintf(two, sizeof two, "position %u, with another %u", p, late);
+      snprintf(two, sizeof two, "the same, another position %u", late);
       show_both(one, whole, two, other, p);
     }
   }
@@ -113,9 +115,10 @@ void judge(const Heads& heads) {
     run(heads, cut, kPositions - cut, other);
     for (uint32_t p = 0; p < kPositions; p++) {
       if (is_same(whole, other, p)) continue;
-      check::still_wrong(kBytes, "position %u gets other bytes when a second descriptor begins at position %u.", p, cut);
-      snprintf(two, sizeof two, "two, cut at %u", cut);
-      show_both("one descriptor", whole, two, other, p);
+      check::still_wrong(kPieces, "position %u gets other bytes when a second descriptor begins at position %u.", p, cut);
+      snprintf(one, sizeof one, "position %u, one descriptor", p);
+      snprintf(two, sizeof two, "the same, second descriptor at %u", cut);
+      show_both(one, whole, two, other, p);
     }
   }
   formula(heads, other);
