@@ -23,6 +23,9 @@ constexpr size_t kStack = 64 << 10;
 constexpr uint32_t kPatience = 32;      // steps after which a thread reads only what is newest, and lets others run
 constexpr uint32_t kSteps = 300;        // of one interleaving
 
+constexpr size_t kMost = 40, kLast = 8; // steps that are shown from the beginning, and from the end
+constexpr size_t kPeriod = 12;          // steps that may repeat as one
+
 using View = std::array<uint8_t, kWords>;
 
 struct Message {
@@ -113,20 +116,51 @@ void join(View& into, const View& from) {
   for (size_t k = 0; k < kWords; k++) into[k] = std::max(into[k], from[k]);
 }
 
-// Of a long interleaving the last `most` steps.
-void show_last(size_t most) {
-  const Model& m = model();
-  for (size_t k = m.log.size() - std::min(most, m.log.size()); k < m.log.size(); k++) {
-    const Step& step = m.log[k];
-    std::printf("  %3zu  %-9s ", k + 1, step.thread);
-    if (step.kind == Kind::kFence) std::printf("fence");
-    else std::printf("%s %s = %u, %s", step.kind == Kind::kLoad ? "loads " : "stores", m.places[step.place].name, step.value, step.how);
-    if (step.is_old) std::printf("   (an old value: %u is stored already)", step.newest);
-    std::printf("\n");
-  }
+bool is_same(const Step& one, const Step& other) {
+  return one.thread == other.thread && one.kind == other.kind && one.place == other.place && one.value == other.value && one.newest == other.newest &&
+         one.is_old == other.is_old && one.how == other.how;
 }
 
-void show() { show_last(60); }
+void show_step(size_t k) {
+  const Model& m = model();
+  const Step& step = m.log[k];
+  std::printf("  %3zu  %-9s ", k + 1, step.thread);
+  if (step.kind == Kind::kFence) std::printf("fence");
+  else std::printf("%s %s = %u, %s", step.kind == Kind::kLoad ? "loads " : "stores", m.places[step.place].name, step.value, step.how);
+  if (step.is_old) std::printf("   (an old value: %u is stored already)", step.newest);
+  std::printf("\n");
+}
+
+// How often the `length` steps from `at` on come one after the other.
+size_t times_of(size_t at, size_t length) {
+  const std::vector<Step>& log = model().log;
+  size_t end = at + length;
+  while (end < log.size() && is_same(log[end], log[end - length])) end++;
+  return (end - at) / length;
+}
+
+// Steps that repeat are shown once; of many others, the first and the last ones.
+void show() {
+  const size_t size = model().log.size();
+  size_t at = 0, shown = 0;
+  while (at < size) {
+    if (shown >= kMost && size - at > kLast) {
+      std::printf("       ... %zu steps are left out\n", size - kLast - at);
+      at = size - kLast;
+    }
+    size_t length = 1;
+    while (length <= kPeriod && at + length < size && times_of(at, length) <= 3) length++;
+    if (length > kPeriod || at + length >= size) length = 1;
+    const size_t times = times_of(at, length);
+    for (size_t k = at; k < at + length; k++) show_step(k);
+    shown += length;
+    at += length;
+    if (times <= 3) continue;
+    at += length * (times - 1);
+    if (length == 1) std::printf("       ... and so on: the last step %zu times more, up to step %zu\n", times - 1, at);
+    else std::printf("       ... and so on: the last %zu steps %zu times more, up to step %zu\n", length, times - 1, at);
+  }
+}
 
 // Before each access: another thread may run.
 Thread& step() {
@@ -137,8 +171,8 @@ Thread& step() {
   if (m.log.size() > kSteps) {
     check::still_wrong("R15: every wait is bounded. A reader that meets a publish says so, and its caller looks again.", "a loop of the file does not end.");
     for (const auto& thread : m.threads)
-      if (thread->steps > thread->most) std::printf("  The %s has stopped after %u accesses.\n", thread->name, thread->most);
-    show_last(12);
+      if (thread->steps > thread->most) std::printf("  The %s has stopped after %u accesses.\n\n", thread->name, thread->most);
+    show();
     check::end();
   }
   swapcontext(&self.context, &m.scheduler);

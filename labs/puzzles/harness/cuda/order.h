@@ -44,7 +44,7 @@ void name(const Word* word, const char* what, uint32_t value);
 // Runs a thread that begins when the others have ended, and sees all that they did; for `judge`.
 void run_after(const char* name, Text text);
 
-// Prints the steps of this interleaving.
+// Prints the steps of this interleaving; those that repeat once.
 void show();
 
 }  // namespace model

@@ -235,7 +235,10 @@ fn folded(steps: &[Step]) -> Vec<String> {
         at += length * times;
         if times > 1 {
             let last = if length == 1 { "step".to_owned() } else { format!("{length} steps") };
-            lines.push(format!("     ... and so on: the last {last} {} times more, up to step {at}", times - 1));
+            lines.push(format!(
+                "     ... and so on: the last {last} {} times more, up to step {at}",
+                times - 1
+            ));
         }
     }
     if lines.len() > MOST {
@@ -251,7 +254,8 @@ fn folded(steps: &[Step]) -> Vec<String> {
 /// How many of the first steps come how many times one after the other: one step once, where too few repeat to be folded.
 fn repeats(steps: &[Step]) -> (usize, usize) {
     for length in 1..=steps.len().min(PERIOD) {
-        let times = 1 + steps[length..].chunks_exact(length).take_while(|chunk| *chunk == &steps[..length]).count();
+        let times =
+            1 + steps[length..].chunks_exact(length).take_while(|chunk| *chunk == &steps[..length]).count();
         if times > 3 {
             return (length, times);
         }

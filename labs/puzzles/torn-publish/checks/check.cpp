@@ -49,8 +49,9 @@ void judge() {
     check::end();
   }
   if (g_most != kGoesOn) return;
+  // The report shows it as one more thread.
   model::run_after("later", [] { g_is_last = look(g_slot, &g_last); });
-  const char* const why = "R19: POLICY makes its version resident: whoever looks afterwards finds it.";
+  const char* const why = "R19: POLICY makes its version resident. So a reader that begins afterwards finds it; the steps below call it `later`.";
   if (!g_is_last)
     check::still_wrong(why, "look() returns false after the last publish has ended, and would do so for ever.");
   else if (!is(g_last, kVersions[g_publishes]))
