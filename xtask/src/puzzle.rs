@@ -26,6 +26,8 @@ struct Puzzle {
     language: Language,
     /// The fault, as the title of the page says it.
     what: &'static str,
+    /// The file of the product that does the same.
+    product: &'static str,
 }
 
 /// Each puzzle; its number is its place, from 1.
@@ -35,60 +37,70 @@ const PUZZLES: &[Puzzle] = &[
         file: "submission.rs",
         language: Language::Loom,
         what: "a doorbell before its slot",
+        product: "host/src/driver.rs",
     },
     Puzzle {
         name: "missing-release",
         file: "ring.rs",
         language: Language::Loom,
         what: "a release that is missing",
+        product: "gpu/kernels/front_end/completion_queue.cuh",
     },
     Puzzle {
         name: "full-queue",
         file: "completion_slots.sv",
         language: Language::Verilog,
         what: "a full completion queue that overwrites",
+        product: "rtl/completion_ring.sv",
     },
     Puzzle {
         name: "late-phase",
         file: "completion_queue.rs",
         language: Language::Rust,
         what: "a phase bit one lap late",
+        product: "host/src/queue.rs",
     },
     Puzzle {
         name: "head-of-line",
         file: "picker.sv",
         language: Language::Verilog,
         what: "one full queue that blocks the others",
+        product: "rtl/dispatcher.sv",
     },
     Puzzle {
         name: "lost-wakeup",
         file: "vector.rs",
         language: Language::Rust,
         what: "a host that sleeps for ever",
+        product: "host/src/registers/interrupt.rs",
     },
     Puzzle {
         name: "leaked-credit",
         file: "line_credits.sv",
         language: Language::Verilog,
         what: "a credit that a STOP leaks",
+        product: "rtl/place_quota.sv",
     },
     Puzzle {
         name: "hazard",
         file: "hazards.sv",
         language: Language::Verilog,
         what: "a hazard that the scoreboard does not see",
+        product: "rtl/npu/npu_scoreboard.sv",
     },
     Puzzle {
         name: "scale-ahead",
         file: "store.cuh",
         language: Language::Cuda,
         what: "a scale that looks ahead",
+        product: "gpu/kernels/language_attention.cuh",
     },
     Puzzle {
         name: "torn-publish",
         file: "publish.cuh",
         language: Language::Cuda,
         what: "a publish that tears",
+        product: "gpu/kernels/front_end/versions.cuh",
     },
 ];
 
@@ -148,7 +160,7 @@ pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     if is_solved {
         let record = puzzle.record(root);
         fs::write(&record, text).with_context(|| format!("cannot write {}", record.display()))?;
-        println!("{} is solved.", puzzle.name);
+        println!("{} is solved. What does this in the product: {}", puzzle.name, puzzle.product);
         return Ok(ExitCode::SUCCESS);
     }
     println!("Edit {} and check again. A hint: cargo xtask puzzle {} --hint", puzzle.shown(), puzzle.name);

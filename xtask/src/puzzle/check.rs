@@ -116,8 +116,8 @@ pub fn check(root: &Path, language: Language, folder: &Path, out: &Path, limit: 
         }
         _ => Command::new(&program),
     };
-    let Some(Ended { status, log }) = bounded(&mut command, &out.with_extension("log"), limit)?
-        .map(|ended| ended.with_plain_paths(root))
+    let Some(Ended { status, log }) =
+        bounded(&mut command, &out.with_extension("log"), limit)?.map(|ended| ended.with_plain_paths(root))
     else {
         return Ok(Verdict::wrong(format!(
             "The check did not end within {} s, or printed without end, and was stopped: look for a loop in the file that never ends.",

@@ -125,6 +125,8 @@ fn a_file_that_does_not_compile_is_told_as_such(
     let Verdict { is_solved, text } = with(name, |_| "nonsense".into(), LIMIT);
     assert!(!is_solved && text.starts_with("The file does not compile"), "{text}");
     assert!(text.contains("error"), "{text}");
+    // Not by way of the folder that has the solution.
+    assert!(!text.contains("/../") && !text.contains(crate::root().to_str().unwrap()), "{text}");
 }
 
 #[rstest]
@@ -168,7 +170,7 @@ fn a_check_that_comes_to_no_end_of_its_own_is_told_as_such(
 }
 
 #[test]
-fn a_hint_is_there_and_every_page_names_the_file() {
+fn a_hint_and_the_file_of_the_product_are_there_and_every_page_names_its_file() {
     let root = crate::root();
     let list = fs::read_to_string(root.join("docs/labs/puzzles.md")).unwrap();
     for (k, puzzle) in PUZZLES.iter().enumerate() {
@@ -179,6 +181,7 @@ fn a_hint_is_there_and_every_page_names_the_file() {
             "{}: the command",
             puzzle.name
         );
+        assert!(root.join(puzzle.product).is_file(), "{}: {}", puzzle.name, puzzle.product);
         let hint = fs::read_to_string(puzzle.folder(&root).join("hint.md")).unwrap();
         assert!(hint.len() > 50, "{}: a hint", puzzle.name);
         let row = format!("| {} | `{}` |", k + 1, puzzle.name);
