@@ -128,7 +128,15 @@ pub struct Failure {
 /// # Errors
 /// The first interleaving in which something is wrong, or that there is none that comes to its end.
 pub fn explore(model: impl Fn() -> bool + Clone + Send + Sync + 'static) -> Result<u64, Failure> {
-    Ok(explore_on(Memory::Newest, model.clone())? + explore_on(Memory::AsOrdered, model)?)
+    Ok(explore_newest(model.clone())? + explore_on(Memory::AsOrdered, model)?)
+}
+
+/// As [`explore`], on memory that shows every store at once and on no other.
+///
+/// # Errors
+/// As [`explore`].
+pub fn explore_newest(model: impl Fn() -> bool + Send + Sync + 'static) -> Result<u64, Failure> {
+    explore_on(Memory::Newest, model)
 }
 
 fn explore_on(memory: Memory, model: impl Fn() -> bool + Send + Sync + 'static) -> Result<u64, Failure> {

@@ -160,3 +160,47 @@ impl<T: Copy + Debug> Cell<T> {
         self.inner.set(value);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+    use super::*;
+    use crate::explore;
+
+    type Operation = fn(&AtomicU32, Ordering);
+
+    const LOAD: Operation = |word, order| _ = word.load(order);
+    const STORE: Operation = |word, order| word.store(1, order);
+    const SWAP: Operation = |word, order| _ = word.swap(1, order);
+    const FENCE: Operation = |_, order| fence(order);
+
+    /// What is wrong with an operation on its own.
+    fn fault_of(operation: Operation, order: Ordering) -> Option<String> {
+        let run = move || {
+            operation(&AtomicU32::new("word", 0), order);
+            true
+        };
+        explore(run).err().map(|failure| failure.fault.what)
+    }
+
+    #[test]
+    fn orders_are_those_of_std() {
+        let all = [Relaxed, Acquire, Release, AcqRel, SeqCst];
+        let refused: [(&str, Operation, &[Ordering]); 4] = [
+            ("load", LOAD, &[Release, AcqRel]),
+            ("store", STORE, &[Acquire, AcqRel]),
+            ("swap", SWAP, &[]),
+            ("fence", FENCE, &[Relaxed]),
+        ];
+        for (name, operation, refused) in refused {
+            for order in all {
+                let fault = fault_of(operation, order);
+                assert_eq!(fault.is_some(), refused.contains(&order), "{name}, {order:?}: {fault:?}");
+                if let Some(what) = fault {
+                    assert!(what.contains("sync.rs:"), "the place: {what}");
+                    assert!(what.contains(&format!("there is no {name} with the order {order:?}")), "{what}");
+                }
+            }
+        }
+    }
+}
