@@ -26,7 +26,7 @@ struct Puzzle {
     language: Language,
     /// The fault, as the title of the page says it.
     what: &'static str,
-    /// The file of the product that does the same.
+    /// The file of the product that is nearest to it.
     product: &'static str,
 }
 
@@ -160,7 +160,7 @@ pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     if is_solved {
         let record = puzzle.record(root);
         fs::write(&record, text).with_context(|| format!("cannot write {}", record.display()))?;
-        println!("{} is solved. What does this in the product: {}", puzzle.name, puzzle.product);
+        println!("{} is solved. Its counterpart in the product: {}", puzzle.name, puzzle.product);
         return Ok(ExitCode::SUCCESS);
     }
     println!("Edit {} and check again. A hint: cargo xtask puzzle {} --hint", puzzle.shown(), puzzle.name);

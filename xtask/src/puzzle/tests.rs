@@ -169,6 +169,12 @@ fn a_check_that_comes_to_no_end_of_its_own_is_told_as_such(
     assert!(!is_solved && text.contains(says), "{text}");
 }
 
+/// `R4`.
+fn is_rule(word: &str) -> bool {
+    word.strip_prefix('R')
+        .is_some_and(|number| !number.is_empty() && number.chars().all(|digit| digit.is_ascii_digit()))
+}
+
 #[test]
 fn a_hint_and_the_file_of_the_product_are_there_and_every_page_names_its_file() {
     let root = crate::root();
@@ -184,6 +190,13 @@ fn a_hint_and_the_file_of_the_product_are_there_and_every_page_names_its_file() 
         assert!(root.join(puzzle.product).is_file(), "{}: {}", puzzle.name, puzzle.product);
         let hint = fs::read_to_string(puzzle.folder(&root).join("hint.md")).unwrap();
         assert!(hint.len() > 50, "{}: a hint", puzzle.name);
+        let rules = |text: &str| -> std::collections::BTreeSet<String> {
+            let words = text.split(|letter: char| !letter.is_alphanumeric());
+            words.filter(|word| is_rule(word)).map(str::to_owned).collect()
+        };
+        let line =
+            list.lines().find(|line| line.contains(&format!("| `{}` |", puzzle.name))).unwrap_or_default();
+        assert_eq!(rules(line), rules(&page), "{}: rules of the list and of the page", puzzle.name);
         let row = format!("| {} | `{}` |", k + 1, puzzle.name);
         assert!(list.contains(&row), "docs/labs/puzzles.md has no row '{row}'");
     }
