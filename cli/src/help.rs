@@ -51,6 +51,8 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
         ],
     ),
     ("compare", "Output", &["json"]),
+    ("why", "What is explained", &["hang", "divergence"]),
+    ("report", "Output", &["out"]),
     ("compare", "Waveform", &["wave", "trace_from", "trace_to", "trace_scope"]),
     (
         "run",
