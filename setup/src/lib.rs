@@ -315,7 +315,9 @@ impl Host {
 /// The commands that make a virtual environment and install into it.
 fn pip_plan(venv: &Path, what: &[&str]) -> [Vec<String>; 2] {
     let (python, venv) = (venv.join("bin/python").display().to_string(), venv.display().to_string());
-    let mut install = vec![&python as &str, "-m", "pip", "install", "--disable-pip-version-check"];
+    // Python compiles what is used as it is imported; compiling all that is installed takes longer than most tests.
+    let mut install =
+        vec![&python as &str, "-m", "pip", "install", "--disable-pip-version-check", "--no-compile"];
     install.extend(what);
     [vec!["python3", "-m", "venv", &venv], install]
         .map(|words| words.into_iter().map(str::to_owned).collect())
