@@ -17,8 +17,8 @@ use crate::{output, report, why};
 /// what they say. Without a descriptor it ends with code 1 if something went wrong.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A descriptor: a rollout's number, and behind a colon which of its descriptors: 12 or 12:0 is the first, 12:1 the one that
-    /// went on from its first checkpoint, 12:stop the STOP behind it; by default, what went wrong
+    /// A descriptor: a rollout's number, and after a colon which of its descriptors: 12 or 12:0 is the first, 12:1 the one that
+    /// goes on after its first checkpoint, 12:stop its STOP; by default, what went wrong
     #[arg(value_name = "ROLLOUT[:PART]")]
     descriptor: Option<Name>,
     /// Only devices that stopped answering
