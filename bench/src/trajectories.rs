@@ -127,7 +127,7 @@ fn store(
 ) -> Result<Run, BenchError> {
     let (log, _) =
         Log::open(directory, LogOptions { sync, ..LogOptions::default() }).map_err(BenchError::input)?;
-    let options = WriterOptions { capacity: SLOTS as usize, longest: tokens as usize };
+    let options = WriterOptions::new(SLOTS as usize, tokens as usize);
     let memory =
         RolloutMemory { tokens: vec![region.clone()], logprobs: vec![], spans: Spans::new(SLOTS, 0) };
     let mut recorder = WriterHandle::start(log, memory, options).map_err(BenchError::input)?;
@@ -160,7 +160,7 @@ fn store(
             match recorder.post(finished) {
                 Ok(()) => posted += 1,
                 Err(PostError::Full(_)) => {}
-                Err(PostError::Failed(_)) => break,
+                Err(_) => break,
             }
             continue;
         }

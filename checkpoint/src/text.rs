@@ -16,6 +16,7 @@ use doorbell_lm::About;
 
 /// Why text cannot be had.
 #[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
 pub enum TextError {
     /// The tokeniser cannot be used.
     #[error("the model's tokeniser cannot be used: {0}; import the model again")]

@@ -14,8 +14,9 @@ const PAGE: usize = 4096;
 /// Stack that is left to whoever is called beyond the depth that was asked for, in bytes.
 const STACK_MARGIN: usize = 32 * 1024;
 
-/// How far [`prefault`] goes.
+/// How far [`prefault`] goes. [`Default`] makes one, whose fields can be set; there may be more of them in later versions.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct PrefaultOptions {
     /// How far below the caller the calling thread's stack is touched, in bytes.
     pub stack_bytes: usize,

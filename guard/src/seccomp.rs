@@ -38,6 +38,7 @@ pub const VIOLATIONS_KEPT: usize = 64;
 
 /// Why system calls cannot be watched.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SystemCallError {
     /// The program did not ask for it.
     #[error("nobody asked for it: SystemCallGuard::install was not called on this thread")]

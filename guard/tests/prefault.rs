@@ -39,6 +39,13 @@ fn faults(work: impl FnOnce()) -> u64 {
     facts.minor_faults + facts.major_faults
 }
 
+/// So far and no further.
+fn options(stack_bytes: usize, limit_bytes: u64) -> PrefaultOptions {
+    let mut options = PrefaultOptions::default();
+    (options.stack_bytes, options.limit_bytes) = (stack_bytes, Some(limit_bytes));
+    options
+}
+
 #[test]
 fn memory_and_stack_are_resident_afterwards() {
     on_a_new_stack(|| {
@@ -53,10 +60,10 @@ fn memory_and_stack_are_resident_afterwards() {
         assert!(faults(|| touch(&mut early)) >= 1);
         assert!(faults(|| descend(MIB)) >= 1);
         // The stack alone, then the rest, which would make this thread's stack resident too.
-        let done = prefault(PrefaultOptions { stack_bytes: 8 * MIB, limit_bytes: Some(0) });
+        let done = prefault(options(8 * MIB, 0));
         assert_eq!((done.stack_bytes, done.mappings), (8 * MIB, 0), "{done}");
         let on_stack = faults(|| descend(4 * MIB));
-        let done = prefault(PrefaultOptions { stack_bytes: MIB, limit_bytes: Some(1 << 30) });
+        let done = prefault(options(MIB, 1 << 30));
         assert!(done.mappings > 10 && done.bytes > 128 * MIB as u64, "{done}");
         let seen = (faults(|| touch(&mut late)), on_stack);
         assert_eq!(seen, (0, 0), "faults in memory and on the stack; {done}");
@@ -66,7 +73,7 @@ fn memory_and_stack_are_resident_afterwards() {
 #[test]
 fn what_could_not_be_done_is_told() {
     on_a_new_stack(|| {
-        let done = prefault(PrefaultOptions { stack_bytes: 1 << 40, limit_bytes: Some(0) });
+        let done = prefault(options(1 << 40, 0));
         assert_eq!(done.mappings, 0);
         assert!(done.stack_bytes < 64 * MIB, "{done}");
         let text = done.to_string();

@@ -8,6 +8,7 @@ use crate::limits::Limit;
 
 /// Where something is wrong in a file, what, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FileError {
     place: String,
     problem: String,

@@ -54,6 +54,7 @@ pub struct Claims {
 
 /// Why a machine cannot be audited.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MachineError {
     /// A number that nothing can be divided by, or that has no meaning.
     #[error("{field} is {value}; it must be 1 to {most}")]

@@ -16,6 +16,7 @@ use crate::layout::{self, Block, LINE};
 
 /// Why there is no program for a model.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CompileError {
     /// The shape is none that devices run.
     #[error("{0}")]

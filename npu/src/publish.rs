@@ -10,6 +10,7 @@ use crate::compile::{CompileError, compile};
 
 /// Why a model cannot be published.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum PublishError {
     /// The bytes are no image, or a damaged one.
     #[error(transparent)]

@@ -61,7 +61,7 @@ fn child() {
     let region = TokenRegion::new(memory.clone(), 0, memory.len() as u64).unwrap();
     let (log, recovery) = Log::open(Path::new(&directory), options(run)).unwrap();
     assert_eq!(recovery.damage, [], "a kill damages nothing");
-    let writer = WriterOptions { capacity: SLOTS as usize, longest: AREA as usize };
+    let writer = WriterOptions::new(SLOTS as usize, AREA as usize);
     let mut recorder = WriterHandle::start(log, memory_of(region), writer).unwrap();
     let mut free: Vec<RolloutId> = (0..SLOTS).map(|slot| RolloutId::new(slot, 0)).collect();
     let mut stored = [RolloutId::from_bits(0); SLOTS as usize];
@@ -97,7 +97,7 @@ fn child() {
             match recorder.post(finished) {
                 Ok(()) => {}
                 Err(PostError::Full(_)) => panic!("the ring holds as many as there are slots"),
-                Err(PostError::Failed(_)) => panic!("{:?}", Box::new(recorder).finish()),
+                Err(_) => panic!("{:?}", Box::new(recorder).finish()),
             }
         }
         let count = recorder.stored(&mut stored);

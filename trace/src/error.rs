@@ -6,6 +6,7 @@ use super::Format;
 
 /// Why a trace, or a file of prompts, could not be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TraceError {
     /// The file itself could not be read.
     #[error("cannot read {file}: {source}")]

@@ -30,6 +30,7 @@ pub struct Generator {
 /// Why a generator's parameters make no trace.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{parameter} is {value}; it must be {expected}")]
+#[non_exhaustive]
 pub struct GeneratorError {
     /// Name of the parameter.
     pub parameter: &'static str,

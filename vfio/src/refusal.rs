@@ -7,6 +7,7 @@ macro_rules! refusals {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $errno:ident, $fate:ident;)*) => {
         /// Why a message, an access or a client was refused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
         pub enum Refusal {
             $($(#[$doc])* $name,)*
         }

@@ -8,6 +8,7 @@ use crate::isa::{Field, Form, Unit};
 /// Why a line is no word.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("line {line}: {wrong}")]
+#[non_exhaustive]
 pub struct AssembleError {
     /// From 1 on.
     pub line: usize,

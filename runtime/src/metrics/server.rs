@@ -44,6 +44,7 @@ pub struct Server {
 /// Why there is no server.
 #[derive(Debug, Error)]
 #[error("cannot serve metrics at {address}: {source}; give another address, or port 0 for any that is free")]
+#[non_exhaustive]
 pub struct ServerError {
     /// The address that was asked for.
     pub address: String,

@@ -10,6 +10,7 @@ use crate::rollout::TransitionError;
 
 /// Why a pipeline cannot begin, or go on.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RuntimeError {
     /// A value that cannot be.
     #[error("{field} is {value}; it must be {expected}")]

@@ -31,6 +31,7 @@ pub enum PublishAnswer {
 
 /// Why a version was not published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
 pub enum PublishRefusal {
     /// The device knows version 0 alone.
     #[error("the device has no versions of the policy (CAP_POLICY_SLOTS)")]

@@ -265,6 +265,7 @@ fn code_name(error: u8) -> &'static str {
 
 /// What happened to a judge.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum JudgeFault {
     /// It panicked, and another one took its place.
     #[error("judge {judge} panicked at request {request}, member {member}: {message}")]

@@ -53,6 +53,7 @@ impl Default for PoolOptions {
 
 /// Why a request was not taken; it is handed back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PostError {
     /// All judges have as many as they may: try again when verdicts have been collected.
     Full(Request),
@@ -62,6 +63,7 @@ pub enum PostError {
 
 /// Why the answers of a group were not taken, none of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GroupPostError {
     /// No judge has room for all of them: try again when verdicts have been collected. A group of more answers than
     /// [`PoolOptions::capacity`] never finds room.

@@ -72,6 +72,7 @@ impl fmt::Display for State {
 
 /// Why a rollout did not change its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TransitionError {
     /// There is no such edge.
     #[error("rollout {id} cannot go from {from} to {to}: no edge of the life of a rollout joins them")]

@@ -16,8 +16,9 @@ use super::columns::{self, Row};
 use super::log::{LogError, Reader, Verified, run_of, runs};
 use super::record::Trajectory;
 
-/// How a log is exported.
+/// How a log is exported. [`Default`] makes one, whose fields can be set; there may be more of them in later versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExportOptions {
     /// Most rows of a row group.
     pub row_group_rows: usize,

@@ -17,12 +17,20 @@ use crate::threads::{Backoff, panic_message};
 
 /// How the writer is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WriterOptions {
     /// Rollouts that may be on their way to disk at a time, 1 to 2^24: with as many as there are slots of rollouts,
     /// [`post`](WriterHandle::post) never finds the ring full.
     pub capacity: usize,
     /// Tokens of the longest answer that is expected; longer ones are stored too, but take memory when they come.
     pub longest: usize,
+}
+
+impl WriterOptions {
+    /// Room for `capacity` rollouts on their way to disk at a time, and for answers of `longest` tokens.
+    pub const fn new(capacity: usize, longest: usize) -> Self {
+        Self { capacity, longest }
+    }
 }
 
 /// Where the writer reads what the hot thread does not hand over.
@@ -98,6 +106,7 @@ pub enum WriterError {
 
 /// Why a rollout was not taken; it is handed back.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum PostError {
     /// The ring is full: try again when something has been stored.
     Full(Finished),

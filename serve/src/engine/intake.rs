@@ -202,6 +202,7 @@ impl Intake {
 
 /// Why an ask was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Refused {
     /// As many wait as may.
     Full,

@@ -121,6 +121,7 @@ impl Size {
 
 /// Why an engine could not be started.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// The pipeline cannot be.
     #[error("{0}")]

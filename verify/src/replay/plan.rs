@@ -63,6 +63,7 @@ impl Default for ReplayOptions {
 
 /// Why a trace cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanError {
     /// Nothing to do.
     #[error("the trace has no requests to replay; use one with requests and a limit of at least 1")]

@@ -130,10 +130,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
                 output::tell(format_args!("{damage}"));
             }
             run = Some(identity::note(args, &mut log, directory, device.name())?);
-            let options = WriterOptions {
-                capacity: (slots as usize).next_power_of_two().max(2),
-                longest: longest as usize,
-            };
+            let options = WriterOptions::new((slots as usize).next_power_of_two().max(2), longest as usize);
             let memory = RolloutMemory {
                 tokens: regions.clone(),
                 logprobs: device.logp_regions(),
