@@ -7,7 +7,7 @@
 //! 16 workers; with the feature `variants` 1 and 4 too, and the devices of several queue pairs in `SHARED`; `1npu` has one
 //! of everything),
 //! `DOORBELL_SETUP_LOCK` (a file that is locked while tools are installed), `DOORBELL_RTL=off` (build no
-//! device: for who only checks).
+//! device: for who only checks). `DOCS_RS`, which docs.rs sets, is as `off`: it has no Verilator.
 //!
 //! For `wasm32-unknown-emscripten` Verilator's tracing is left out, and with it zlib, which the FST writer needs.
 
@@ -52,12 +52,16 @@ fn main() {
 
 fn build() -> Result<(), String> {
     println!("cargo::rerun-if-env-changed=DOORBELL_RTL");
+    println!("cargo::rerun-if-env-changed=DOCS_RS");
+    if env::var_os("DOCS_RS").is_some() {
+        return all_is_here(&root());
+    }
     match env::var("DOORBELL_RTL").unwrap_or_default().as_str() {
         "" => {}
         "off" => return Ok(()),
         other => return Err(format!("DOORBELL_RTL is {other:?}: it can be `off`, or unset")),
     }
-    let root = manifest_dir().parent().expect("the crate lies in the workspace").to_owned();
+    let root = root();
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     wait_for_setup();
     let verilator = Verilator::find()?;
@@ -86,7 +90,8 @@ fn build() -> Result<(), String> {
     for path in sources.iter().map(PathBuf::as_path).chain([root.join("rtl").as_path()]) {
         println!("cargo::rerun-if-changed={}", path.display());
     }
-    for path in ["src", "rtl", "build.rs", "build", "../contract/doorbell_contract.h"] {
+    println!("cargo::rerun-if-changed={}", root.join("contract/doorbell_contract.h").display());
+    for path in ["src", "rtl", "build.rs", "build"] {
         println!("cargo::rerun-if-changed={path}");
     }
     for variable in ["VERILATOR", "VERILATOR_ROOT", "DOORBELL_RTL_WORKERS"] {
@@ -110,6 +115,26 @@ fn traces() -> bool {
 
 fn manifest_dir() -> PathBuf {
     PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"))
+}
+
+/// What holds `rtl/` and `contract/`: the repository, or in a package, which has no repository around it, what lies in the place of the
+/// links of `packaged/`.
+fn root() -> PathBuf {
+    let manifest = manifest_dir();
+    match manifest.parent().filter(|repository| repository.join("rtl/files.f").is_file()) {
+        Some(repository) => repository.to_owned(),
+        None => manifest.join("packaged"),
+    }
+}
+
+/// A package that lacks a source is noticed where its pages are made, without Verilator.
+fn all_is_here(root: &Path) -> Result<(), String> {
+    let here = ["rtl/decode_probe.sv", "rtl/watched.vlt"].into_iter().chain(SOURCES);
+    let sources = rtl_sources(root)?.into_iter().chain([root.join("contract/doorbell_contract.h")]);
+    match sources.chain(here.map(|file| manifest_dir().join(file))).find(|file| !file.is_file()) {
+        Some(file) => Err(format!("{} is missing", file.display())),
+        None => Ok(()),
+    }
 }
 
 /// A device: so many of each.

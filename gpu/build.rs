@@ -4,8 +4,9 @@
 //!
 //! Environment: `NVCC` (the compiler, default: the first that is found), `DOORBELL_CUDA=off` (use none),
 //! `DOORBELL_CUDA_ARCHITECTURES` (machine code for these alone, as in `90a`; default: all where the machine has a GPU, else none).
+//! `DOCS_RS`, which docs.rs sets, is as `DOORBELL_CUDA=off`.
 
-#[path = "../cosim/build/cache.rs"]
+#[path = "build/cache.rs"]
 mod cache;
 #[allow(dead_code, reason = "the rest is for xtask")]
 #[path = "build/nvcc.rs"]
@@ -33,11 +34,14 @@ fn main() {
 
 fn build() -> Result<(), String> {
     let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
-    let root = real(manifest.parent().expect("the crate lies in the workspace"))?;
+    // A package has no repository around it: what it needs of one lies in the place of the links of `packaged/`.
+    let repository = manifest.parent().filter(|repository| repository.join(KERNELS).is_file());
+    let root = real(&repository.map_or_else(|| manifest.join("packaged"), Path::to_owned))?;
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     for variable in VARIABLES.into_iter().chain([CHOICE]) {
         println!("cargo::rerun-if-env-changed={variable}");
     }
+    println!("cargo::rerun-if-env-changed=DOCS_RS");
     println!("cargo::rerun-if-changed=build.rs");
 
     let mut files = BTreeSet::new();
@@ -49,7 +53,8 @@ fn build() -> Result<(), String> {
     write(&out.join("doorbell.cu"), &source)?;
 
     let places = Places::this();
-    let (code, ptx) = match places.find()? {
+    let nvcc = if env::var_os("DOCS_RS").is_some() { None } else { places.find()? };
+    let (code, ptx) = match nvcc {
         // Five minutes of a core, for a GPU that is not there.
         Some(nvcc) if !places.architectures.is_empty() || Path::new(GPU).exists() => {
             println!("cargo::rerun-if-changed={}", nvcc.program.display());

@@ -1,0 +1,1 @@
+../../../contract/doorbell_contract.h

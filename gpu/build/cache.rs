@@ -1,0 +1,1 @@
+../../cosim/build/cache.rs
