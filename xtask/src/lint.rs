@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::steps::Steps;
 use crate::test::FULL;
-use crate::{contract, doc};
+use crate::{contract, dependencies, doc, packages};
 use doorbell_setup::shell;
 
 const TOP: &str = "rl_runtime_top";
@@ -92,6 +92,16 @@ pub fn run(root: &Path) -> Result<()> {
         shell::run(&mut doc::unlinked(root, &args))
     });
     steps.run("rustdoc", || doc::api(root));
+    let mut trees = None;
+    steps.run("packages", || {
+        trees = Some(packages::pack(root)?);
+        Ok(())
+    });
+    match trees {
+        Some(trees) => steps.run("packages, as docs.rs builds them", || packages::build(root, &trees)),
+        None => steps.skip("packages, as docs.rs builds them", "not all crates can be packed, see above"),
+    }
+    steps.run("dependencies", || dependencies::check(root));
     steps.finish()
 }
 

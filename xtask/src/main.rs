@@ -4,6 +4,7 @@ mod chaos;
 mod clients;
 mod cocotb;
 mod contract;
+mod dependencies;
 mod doc;
 mod doorbell;
 mod drawn;
@@ -16,6 +17,7 @@ mod lab;
 mod lifecycle;
 mod lint;
 mod mutants;
+mod packages;
 #[cfg(test)]
 mod pages;
 mod perf;

@@ -67,6 +67,7 @@ const PLAIN: &[&str] = &[
     "docs/one-token.md",
     "docs/policies.md",
     "docs/primitives.md",
+    "docs/releases.md",
     "docs/rewards.md",
     "docs/runtime.md",
     "docs/synthesis.md",
