@@ -38,3 +38,20 @@ fn every_command_of_the_guide_is_one_of_the_program() {
     }
     assert!(count > 20, "only {count} commands were found");
 }
+
+#[test]
+fn every_command_of_the_mission_is_one_of_the_program() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let text = fs::read_to_string(root.join("docs/mission.md")).unwrap();
+    let mut count = 0;
+    for code in text.split('`').skip(1).step_by(2) {
+        for words in shell::commands(&format!("    {code}\n"), &["doorbell"]) {
+            let command = crate::command_line();
+            if let Err(error) = command.try_get_matches_from(["doorbell".to_owned()].iter().chain(&words)) {
+                panic!("docs/mission.md: {code}: {error}");
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 10, "only {count} commands were found");
+}

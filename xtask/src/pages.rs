@@ -1,6 +1,7 @@
 //! What holds README and book to the repository and to the way we write: every page is in the summary, every link leads somewhere, every command
 //! that is printed is one that there is, and pages that were made plain stay plain.
 
+mod mission;
 mod prose;
 mod shell;
 
@@ -63,6 +64,7 @@ const PLAIN: &[&str] = &[
     "docs/limits.md",
     "docs/measurements.md",
     "docs/metrics.md",
+    "docs/mission.md",
     "docs/npu.md",
     "docs/one-token.md",
     "docs/policies.md",
