@@ -325,14 +325,11 @@ fn generate_variants(variants: &[Variant], out: &Path) -> Result<Vec<PathBuf>, S
     for variant in variants {
         let Variant { queues, functions, workers, engines } = variant;
         let n = variant.name();
-        // What the NPU's registers hold is read by their names.
-        let registers =
-            if *engines > 1 { format!("#include \"Vtop_{n}___024root.h\"\n") } else { String::new() };
         write(
             format!("variant_{n}.cpp"),
             format!(
                 "#include \"Vtop_{n}.h\"\n\
-                 {registers}\
+                 #include \"Vtop_{n}___024root.h\"\n\
                  #include \"model_simulator.h\"\n\
                  #ifdef DOORBELL_BARE\n\
                  #include \"bare_loop.h\"\n\

@@ -10,7 +10,7 @@ use doorbell_host::DeviceError;
 use doorbell_host::why::{Cause, Root, Waiting, Why};
 use doorbell_verify::compare::{Outcome, unique_names};
 use doorbell_verify::life::{Life, Lives, Waited};
-use doorbell_verify::replay::{ReplayFailure, ReplayPlan, replay_lives};
+use doorbell_verify::replay::{ReplayFailure, ReplayPlan, watch_lives};
 
 use crate::busy::Busy;
 
@@ -40,6 +40,8 @@ impl Ran {
 pub fn keep_lives(settings: &mut Settings) {
     settings.queue.event_slots = EVENT_SLOTS;
     settings.queue.life_events = true;
+    // Of the RTL without a ring.
+    settings.tap = true;
 }
 
 /// Runs `plan` on devices of these kinds, each on a thread, and keeps the life of each descriptor. A device ends once `enough` is known.
@@ -70,7 +72,7 @@ pub fn run(
             .zip(kinds.iter().zip(names))
             .map(|(mut device, (&kind, name))| {
                 scope.spawn(move || {
-                    let (replay, lives) = replay_lives(plan, &mut *device, &mut |_, lives| told(lives));
+                    let (replay, lives) = watch_lives(plan, &mut *device, &mut |lives| told(lives));
                     let failure = replay.failure.filter(|failure| !matches!(failure, ReplayFailure::Ended));
                     Ran { kind, name, lives, tick_hz: device.features().tick_hz, failure }
                 })

@@ -114,6 +114,25 @@ pub(crate) mod ffi {
         is_decerr: bool,
     }
 
+    /// When a descriptor came through the device, as its LIFE event says (R23). Deltas are from `stamp` on, at most EVENT_DELTA_MAX.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Life {
+        /// Clock cycle of the simulator in which its slot had been read.
+        stamp: u64,
+        /// Running index of its completion.
+        index: u32,
+        /// Its worker.
+        worker: u32,
+        /// Until a worker began with it.
+        start: u32,
+        /// Until its first token.
+        first_token: u32,
+        /// Until its end was known.
+        ended: u32,
+        /// Until its completion was visible.
+        visible: u32,
+    }
+
     /// A beat that was moved to or from what a function was given.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Moved {
@@ -294,6 +313,10 @@ pub(crate) mod ffi {
         /// From here on cycles in which a part of the device rests are counted; `awake`: none does.
         fn watch_rests(self: Pin<&mut Simulator>, awake: bool);
         fn rested(self: &Simulator) -> u64;
+        /// Whether this build can tell the lives of descriptors; from here on they are kept.
+        fn watch_lives(self: Pin<&mut Simulator>) -> bool;
+        /// Copies those of a queue pair's completions that were not taken yet, and returns how many.
+        fn take_lives(self: Pin<&mut Simulator>, queue: u32, lives: &mut [Life]) -> usize;
         fn keep_strip(self: Pin<&mut Simulator>);
         fn strip(self: &Simulator) -> Vec<u64>;
         fn owed(self: &Simulator) -> Owed;

@@ -10,6 +10,7 @@
 #include "axi_memory.h"
 #include "doorbell_contract.h"
 #include "failure.h"
+#include "life_tap.h"
 #include "npu_watch.h"
 #include "rest_watch.h"
 #include "simulator.h"
@@ -97,7 +98,7 @@ public:
                 }
             };
             // Loops of their own, so that nobody else pays for it.
-            if (npu_.observed() || rest_.watched() || strip_.keeps()) {
+            if (npu_.observed() || rest_.watched() || lives_.watched() || strip_.keeps()) {
                 cycles([&] { look(); });
             } else {
                 cycles([] {});
@@ -119,6 +120,8 @@ public:
 
     void watch_rests(bool awake) override { rest_.watch(awake); }
     uint64_t rested() const override { return rest_.rested(); }
+    bool watch_lives() override { return lives_.watch(); }
+    size_t take_lives(uint32_t queue, rust::Slice<Life> lives) override { return lives_.take(queue, lives); }
     void keep_strip() override { strip_.keep(); }
     rust::Vec<uint64_t> strip() const override { return strip_.kept(); }
     Owed owed() const override { return strip_.owed(); }
@@ -208,6 +211,7 @@ private:
     void look() {
         if (npu_.observed()) npu_.look(*top_, cycle_);
         rest_.look(*top_);
+        lives_.look(*top_, cycle_);
         strip_.look(*top_);
     }
 
@@ -332,6 +336,7 @@ private:
     AxiMemory<Chaos> memory_;
     NpuWatch<Top, (Engines > 1)> npu_;
     RestWatch<Top, (Engines > 1)> rest_;
+    LifeTap<Top, Queues, (Engines > 1), kHasLifeTap> lives_;
     Strip<Top, (Engines > 1)> strip_;
     Random random_;  // of the register port
     uint64_t cycle_ = 0;

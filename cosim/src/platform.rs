@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cxx::UniquePtr;
-use doorbell_contract::{Place, Register};
+use doorbell_contract::{EventKind, HwEvent, Place, Register};
 use doorbell_host::memory::SIMULATED_BUS_ADDRESS;
 use doorbell_host::{DeviceError, Pages, Platform, SharedMemory};
 use doorbell_npu::run::Event;
@@ -29,6 +29,8 @@ pub struct RtlPlatform {
     built: ffi::Built,
     clock: Arc<AtomicU64>,
     watch: Option<Arc<Watch>>,
+    /// Whether LIFE events are read off the signals.
+    lives: bool,
     changes: bool,
     slice: u64,
 }
@@ -51,6 +53,9 @@ impl Watch {
         self.strays.load(Ordering::Relaxed)
     }
 }
+
+const NO_LIFE: ffi::Life =
+    ffi::Life { stamp: 0, index: 0, worker: 0, start: 0, first_token: 0, ended: 0, visible: 0 };
 
 struct Simulator(UniquePtr<ffi::Simulator>);
 
@@ -78,6 +83,7 @@ impl RtlPlatform {
             built,
             clock: Arc::default(),
             watch,
+            lives: false,
             changes: config.changes,
             slice: config.slice,
         })
@@ -249,6 +255,21 @@ impl RtlPlatform {
         self.simulator.0.rested()
     }
 
+    /// From here on takes the LIFE events of all queue pairs from the device's signals (R23), for [`tapped`](Platform::tapped): they are those of
+    /// an event ring, but none is dropped, the device needs no ring and is not slowed, and ticks are [`cycles`](Self::cycles).
+    ///
+    /// # Errors
+    /// `Simulator` in a build without waveforms, where those signals have no names.
+    pub fn watch_lives(&mut self) -> Result<(), CosimError> {
+        if !self.simulator.0.pin_mut().watch_lives() {
+            let message = "this build records no waveforms, and so has no names for what tells the lives of \
+                           descriptors: use an event ring";
+            return Err(CosimError::Simulator { message: message.to_owned() });
+        }
+        self.lives = true;
+        Ok(())
+    }
+
     /// From here on keeps the pins of the last 256 cycles, for [`strip`](Self::strip).
     pub fn keep_strip(&mut self) {
         self.simulator.0.pin_mut().keep_strip();
@@ -360,6 +381,42 @@ impl Platform for RtlPlatform {
 
     fn read_worker(&mut self, worker: u8, register: Register) -> Result<u32, DeviceError> {
         self.read_at(Place { queue: worker, ..Place::FIRST }, register)
+    }
+
+    /// Those of a device whose [lives are watched](RtlPlatform::watch_lives): the ticks of an event ring are others.
+    fn ticks(&mut self) -> Option<u64> {
+        self.lives.then(|| self.cycles())
+    }
+
+    fn tapped(&mut self, queue: u8, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
+        let mut taken = 0;
+        while taken < out.len() && self.lives {
+            let mut lives = [NO_LIFE; 64];
+            let room = lives.len().min(out.len() - taken);
+            let count = self.simulator.0.pin_mut().take_lives(queue.into(), &mut lives[..room]);
+            for (out, life) in out[taken..].iter_mut().zip(&lives[..count]) {
+                *out = HwEvent {
+                    kind: EventKind::Life as u8,
+                    queue_id: queue,
+                    worker_id: life.worker as u16,
+                    index: life.index,
+                    stamp: life.stamp,
+                    start: life.start,
+                    first_token: life.first_token,
+                    ended: life.ended,
+                    visible: life.visible,
+                };
+            }
+            taken += count;
+            if count < room {
+                break;
+            }
+        }
+        Ok(taken)
+    }
+
+    fn keeps_lives(&self) -> bool {
+        self.lives
     }
 
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {

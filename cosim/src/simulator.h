@@ -13,6 +13,7 @@ struct BareRun;
 struct Built;
 struct Failure;
 struct Injected;
+struct Life;
 struct Moment;
 struct Moved;
 struct NpuObserver;
@@ -56,6 +57,9 @@ public:
     // From now on cycles in which a part of the device rests are counted; `awake`: none does.
     virtual void watch_rests(bool awake) = 0;
     virtual uint64_t rested() const = 0;
+    // Whether the lives of descriptors can be had from now on: see life_tap.h. Those of a queue pair's completions that became visible since.
+    virtual bool watch_lives() = 0;
+    virtual size_t take_lives(uint32_t queue, rust::Slice<Life> lives) = 0;
     // From now on the pins of the last cycles are kept: see strip.h.
     virtual void keep_strip() = 0;
     virtual rust::Vec<uint64_t> strip() const = 0;

@@ -73,6 +73,9 @@ pub struct Settings {
     /// Whether a device that lives only in the time that it is given gets a thread of its own, so that others may sleep
     /// ([`Ports::attended`]).
     pub own_thread: bool,
+    /// Whether the RTL's LIFE events are [read off its signals](doorbell_host::Platform::tapped) in place of an event ring. Nothing is slowed and none is
+    /// dropped; FAULT events do not come.
+    pub tap: bool,
     /// The socket of the server of a device in another process.
     pub socket: Option<String>,
     /// The address of a function of PCI Express.
@@ -91,6 +94,7 @@ impl Default for Settings {
             memory: Memory::default(),
             gpus: Gpus::default(),
             own_thread: false,
+            tap: false,
             socket: None,
             address: None,
             fault: None,

@@ -63,12 +63,16 @@ fn make(
         wave,
     };
     let config = if random { config.with_random_memory(seed) } else { config };
-    let platform = RtlPlatform::new(&config).map_err(|error| match error {
+    let mut platform = RtlPlatform::new(&config).map_err(|error| match error {
         CosimError::Config { .. } => OpenError::Setting(error.to_string()),
         other => DeviceError::from(other).into(),
     })?;
     let patience = settings.patience.unwrap_or_else(|| patience(&config, &settings.queue));
-    let queue = QueueConfig { workers: Some(workers), patience, ..settings.queue.clone() };
+    let mut queue = QueueConfig { workers: Some(workers), patience, ..settings.queue.clone() };
+    if settings.tap {
+        platform.watch_lives().map_err(DeviceError::from)?;
+        queue.event_slots = 0;
+    }
     Ok((platform, queue))
 }
 

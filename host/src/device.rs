@@ -188,10 +188,22 @@ pub trait Device: Send {
         Ok(0)
     }
 
+    /// Whether LIFE events wait until they are read, however many there are: then nobody needs to read them while the device works. The default, `false`, is a
+    /// ring, which drops what finds no room.
+    fn keeps_lives(&self) -> bool {
+        false
+    }
+
     /// The `user_data` of the completion that `event`, as [`events`](Self::events) gave it, tells the life of, where that is known: with
     /// [`QueueConfig::life_events`](crate::QueueConfig::life_events), and not much later than its completion.
     fn answered(&self, event: &HwEvent) -> Option<u64> {
         let _ = event;
+        None
+    }
+
+    /// What the clock of its LIFE events (R23) reads now, where whoever runs the device can tell. The default, `None`, is for devices whose clock nobody
+    /// can read.
+    fn ticks(&mut self) -> Option<u64> {
         None
     }
 

@@ -45,6 +45,8 @@ pub struct Driver<P: Platform> {
     pub(crate) events: Option<EventQueue>,
     /// The `user_data` of the completions taken last, by the lower bits of their index; empty without LIFE events.
     pub(crate) answers: Vec<u64>,
+    /// The completion below which all lives that were [tapped](Platform::tapped) have been read.
+    pub(crate) told: u32,
 }
 
 /// What stays the same as long as the driver lives.
@@ -256,6 +258,7 @@ impl<P: Platform> Driver<P> {
             armed: None,
             events: None,
             answers: vec![],
+            told: 0,
             parts: Parts { config, layout, memory, tokens, features, slot_polling, interrupts },
         };
         // Somebody else may have left it running.
@@ -590,6 +593,16 @@ impl<P: Platform> Driver<P> {
     #[cold]
     fn note_answers(&mut self, completions: &[HwCompletion], taken: usize) {
         let first = self.cq.head().wrapping_sub(taken as u32);
+        // What waits to be read keeps its name.
+        let unread = self.cq.head().wrapping_sub(self.told) as usize;
+        if self.events.is_none() && unread > self.answers.len() && self.platform.keeps_lives() {
+            let old = std::mem::take(&mut self.answers);
+            self.answers = vec![0; unread.next_power_of_two()];
+            for index in (0..old.len() as u32).map(|behind| first.wrapping_sub(behind + 1)) {
+                let place = index as usize & (self.answers.len() - 1);
+                self.answers[place] = old[index as usize & (old.len() - 1)];
+            }
+        }
         let mask = self.answers.len() - 1;
         for (k, completion) in (0..).zip(&completions[..taken]) {
             self.answers[first.wrapping_add(k) as usize & mask] = completion.user_data;
@@ -891,7 +904,12 @@ impl<P: Platform> Device for Driver<P> {
     }
 
     fn events(&mut self, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
-        let Some(events) = &mut self.events else { return Ok(0) };
+        let Some(events) = &mut self.events else {
+            let queue = self.platform.queue();
+            let taken = self.platform.tapped(queue, out)?;
+            self.told = out[..taken].last().map_or(self.told, |event| event.index.wrapping_add(1));
+            return Ok(taken);
+        };
         let before = events.head();
         let mut taken = events.pop(out)?;
         if taken == 0 && !out.is_empty() {
@@ -907,6 +925,14 @@ impl<P: Platform> Device for Driver<P> {
             self.write(Register::EqHead, head)?;
         }
         Ok(taken)
+    }
+
+    fn keeps_lives(&self) -> bool {
+        self.events.is_none() && self.platform.keeps_lives()
+    }
+
+    fn ticks(&mut self) -> Option<u64> {
+        self.platform.ticks()
     }
 
     fn answered(&self, event: &HwEvent) -> Option<u64> {
@@ -961,6 +987,7 @@ impl<P: Platform> Device for Driver<P> {
             self.events = event_depth.map(ring).transpose()?;
         }
         self.answers.clear();
+        self.told = self.parts.config.cq_start;
         if self.parts.config.life_events {
             self.answers.resize(self.parts.config.event_slots.max(self.parts.config.cq_depth) as usize, 0);
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::error::DeviceError;
 use crate::memory::SharedMemory;
 use crate::ports::SharedDevice;
-use doorbell_contract::Register;
+use doorbell_contract::{HwEvent, Register};
 
 /// What somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +98,27 @@ pub trait Platform: Send {
         None
     }
 
+    /// What the clock of its LIFE events (R23) reads now, where whoever runs the device can tell. The default, `None`, is for devices whose clock nobody
+    /// can read.
+    fn ticks(&mut self) -> Option<u64> {
+        None
+    }
+
+    /// Copies LIFE events of queue pair `queue` that whoever runs the device sees by himself, without an event ring, into the head of `out`, and returns
+    /// how many (R23). The default, none, is for devices that tell of themselves in memory alone.
+    ///
+    /// # Errors
+    /// Failures of the device.
+    fn tapped(&mut self, queue: u8, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
+        let _ = (queue, out);
+        Ok(0)
+    }
+
+    /// Whether [`tapped`](Self::tapped) keeps all events until they are asked for.
+    fn keeps_lives(&self) -> bool {
+        false
+    }
+
     /// The device, where this is one of several queue pairs of it that have drivers of their own. Page 0 is its owner's then: a
     /// driver only reads it, and takes what it finds there. The default, `None`, is a device that its driver has alone.
     fn shared_device(&self) -> Option<SharedDevice> {
@@ -165,6 +186,18 @@ impl<P: Platform + ?Sized> Platform for Box<P> {
 
     fn report(&mut self) -> Option<String> {
         (**self).report()
+    }
+
+    fn ticks(&mut self) -> Option<u64> {
+        (**self).ticks()
+    }
+
+    fn tapped(&mut self, queue: u8, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
+        (**self).tapped(queue, out)
+    }
+
+    fn keeps_lives(&self) -> bool {
+        (**self).keeps_lives()
     }
 
     fn shared_device(&self) -> Option<SharedDevice> {

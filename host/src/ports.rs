@@ -12,7 +12,7 @@ use crate::attendant::{Attendance, Attendant, Bell};
 use crate::error::DeviceError;
 use crate::memory::{PAGE, SharedMemory};
 use crate::platform::{Awaited, Platform, message_table};
-use doorbell_contract::{Block, Place, Register, State};
+use doorbell_contract::{Block, HwEvent, Place, Register, State};
 
 /// Completions of other queue pairs that may come between two of one: the weights of all others.
 const OTHERS: u32 = 15 * 255;
@@ -572,6 +572,18 @@ impl<D: Pages> Platform for QueuePort<D> {
             Some(line) => line.report(),
             None => self.shared.device().report(),
         }
+    }
+
+    fn keeps_lives(&self) -> bool {
+        self.shared.device().keeps_lives()
+    }
+
+    fn ticks(&mut self) -> Option<u64> {
+        self.shared.device().ticks()
+    }
+
+    fn tapped(&mut self, queue: u8, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
+        self.shared.device().tapped(queue, out)
     }
 
     fn shared_device(&self) -> Option<SharedDevice> {

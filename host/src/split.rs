@@ -150,6 +150,7 @@ impl<P: Platform> Submitter<P> {
                     events,
                     // Whose completions the halves took is not known.
                     answers: vec![],
+                    told: 0,
                 })
             }
             // Each half has one reference and gives none away, so this does not happen.

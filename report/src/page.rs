@@ -1,5 +1,7 @@
 //! The page.
 
+use std::time::Duration;
+
 use doorbell_contract::Counter;
 use doorbell_host::{Counters, WorkerCounters};
 use doorbell_verify::life::{Life, Lives};
@@ -15,6 +17,8 @@ pub struct Part<'a> {
     pub name: &'a str,
     /// What a tick of its clock is, as *cycles*.
     pub unit: &'a str,
+    /// Time that the run took, until the last completion.
+    pub wall: Duration,
     /// What became of each descriptor.
     pub lives: &'a Lives,
     /// Its counters at the end.
@@ -131,6 +135,7 @@ fn devices(parts: &[Part<'_>]) -> Markup {
             tr { td { "tokens by completions" } @for part in parts { td { (thousands(part.tokens())) } } }
             tr { td { "workers" } @for part in parts { td { (part.worker_count()) } } }
             tr { td { "LIFE events that the device dropped (R23)" } @for part in parts { td { (thousands(part.dropped())) } } }
+            tr { td { "seconds that the run took" } @for part in parts { td { (format!("{:.4}", part.wall.as_secs_f64())) } } }
             tr { td { "CYCLES" } @for part in parts { td { (count(part, Counter::Cycles)) } } }
         } }
     }

@@ -79,60 +79,96 @@ pub struct Lives {
     /// Places in `lives` by `user_data`, which no two descriptors of a plan share.
     places: HashMap<u64, usize>,
     completed: usize,
-    /// Lives with an event.
-    told: usize,
+    /// LIFE events that came, of descriptors of the replay.
+    has_told: usize,
     /// Stamp of the first event.
     first: Option<u64>,
+    /// What is noted and not yet in `lives`: the device waits while the host notes, so it does no more than that.
+    notes: Notes,
+}
+
+/// What came, in its order.
+#[derive(Debug, Default)]
+struct Notes {
+    submitted: Vec<HwDesc>,
+    /// Each with the `user_data` of what it answers.
+    completions: Vec<(u64, HwCompletion)>,
+    events: Vec<(u64, HwEvent)>,
 }
 
 impl Lives {
     /// Notes descriptors that were submitted.
     pub(crate) fn submitted(&mut self, descs: &[HwDesc]) {
-        for &desc in descs {
-            self.places.insert(desc.user_data, self.lives.len());
-            self.lives.push(Life { desc, completion: None, event: None });
-        }
+        self.notes.submitted.extend_from_slice(descs);
     }
 
-    /// Notes completions, and reads the events that are there.
+    /// Notes completions, and the events that are there, if the device does not keep them.
     pub(crate) fn looked(
         &mut self,
         completions: &[HwCompletion],
         device: &mut dyn Device,
     ) -> Result<(), DeviceError> {
-        for completion in completions {
+        self.notes.completions.extend(completions.iter().map(|completion| {
             // Of a slot that could not be read the driver knows which it was.
             let name = device.unread(completion).map_or(completion.user_data, |desc| desc.user_data);
-            if let Some(&place) = self.places.get(&name) {
-                self.lives[place].completion = Some((self.completed, *completion));
-            }
-            self.completed += 1;
-        }
+            (name, *completion)
+        }));
+        if device.keeps_lives() { Ok(()) } else { self.told(device) }
+    }
+
+    /// Notes the events that are there.
+    fn told(&mut self, device: &mut dyn Device) -> Result<(), DeviceError> {
         let mut events = [HwEvent::zeroed(); BATCH];
         loop {
             let taken = device.events(&mut events)?;
-            for event in &events[..taken] {
-                let place = device.answered(event).and_then(|name| self.places.get(&name).copied());
-                if let Some(place) = place {
-                    self.first = Some(self.first.map_or(event.stamp, |first| first.min(event.stamp)));
-                    self.told += usize::from(self.lives[place].event.is_none());
-                    self.lives[place].event = Some(*event);
-                }
-            }
+            let named = |event: &HwEvent| Some((device.answered(event)?, *event));
+            self.notes.events.extend(events[..taken].iter().filter_map(named));
             if taken < BATCH {
                 return Ok(());
             }
         }
     }
 
-    /// Reads the events of what completed last: they come behind the completions.
+    /// Enters what was noted, and what the device has kept.
+    pub(crate) fn catch_up(&mut self, device: &mut dyn Device) -> Result<(), DeviceError> {
+        self.told(device)?;
+        self.book();
+        Ok(())
+    }
+
+    /// Enters what was noted.
+    fn book(&mut self) {
+        let Notes { submitted, completions, events } = &mut self.notes;
+        self.lives.reserve(submitted.len());
+        self.places.reserve(submitted.len());
+        for desc in submitted.drain(..) {
+            self.places.insert(desc.user_data, self.lives.len());
+            self.lives.push(Life { desc, completion: None, event: None });
+        }
+        for (name, completion) in completions.drain(..) {
+            if let Some(&place) = self.places.get(&name) {
+                self.lives[place].completion = Some((self.completed, completion));
+            }
+            self.completed += 1;
+        }
+        for (name, event) in events.drain(..) {
+            if let Some(&place) = self.places.get(&name) {
+                self.first = Some(self.first.map_or(event.stamp, |first| first.min(event.stamp)));
+                self.has_told += usize::from(self.lives[place].event.is_none());
+                self.lives[place].event = Some(event);
+            }
+        }
+    }
+
+    /// Reads the events of what completed last, which come behind the completions, and enters all.
     pub(crate) fn finish(&mut self, device: &mut dyn Device) {
         for _ in 0..LAST_LOOKS {
             // A device that has failed says no more, and what it said is kept.
-            if self.told >= self.completed || self.looked(&[], device).is_err() {
-                return;
+            if self.catch_up(device).is_err() || self.has_told >= self.completed {
+                break;
             }
         }
+        self.book();
     }
 
     /// All descriptors, in the order in which they were submitted.

@@ -593,6 +593,7 @@ fn settings(args: &Runs, plan: &ReplayPlan) -> Settings {
             sms: args.sms,
         },
         own_thread: false,
+        tap: false,
         socket: None,
         address: None,
         fault: None,

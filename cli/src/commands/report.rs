@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     for ((outcome, verdict), &kind) in outcomes.iter().zip(&verdicts).zip(&opened.kinds) {
         let (Some(lives), Some(counters)) = (&outcome.lives, &outcome.counters) else { continue };
         let (name, workers) = (outcome.name.as_str(), &outcome.workers[..]);
-        parts.push(Part { name, unit: unit(kind), lives, counters, workers, verdict });
+        parts.push(Part { name, unit: unit(kind), wall: outcome.wall, lives, counters, workers, verdict });
     }
     let mut told = String::new();
     for outcome in outcomes.iter().filter(|outcome| !outcome.agrees()) {

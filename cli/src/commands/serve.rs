@@ -207,6 +207,7 @@ fn settings(args: &Args, size: &Size, model: &Published) -> Settings {
         queues: 1,
         functions: 1,
         own_thread: false,
+        tap: false,
         socket: None,
         address: None,
         gpus: Default::default(),

@@ -511,6 +511,17 @@ impl Device for Sharded {
         Ok(taken)
     }
 
+    fn keeps_lives(&self) -> bool {
+        self.shards.iter().all(|shard| shard.keeps_lives())
+    }
+
+    /// Of queue pairs of one device.
+    fn ticks(&mut self) -> Option<u64> {
+        let device = self.shards[0].shared_device()?;
+        let one = self.shards.iter().all(|shard| shard.shared_device() == Some(device));
+        one.then(|| self.shards[0].ticks()).flatten()
+    }
+
     fn answered(&self, event: &HwEvent) -> Option<u64> {
         let place = usize::from(event.queue_id);
         let shard = self.shard_at(place);

@@ -115,7 +115,7 @@ fn run(
                 scope.spawn(move || {
                     let (replay, lives) = if keeps {
                         let (replay, lives) =
-                            replay_lives(plan, &mut **device, &mut |at, _| progress(place, at));
+                            replay_lives(plan, &mut **device, &mut |at| progress(place, at));
                         (replay, Some(lives))
                     } else {
                         (replay(plan, &mut **device, &mut |at| progress(place, at)), None)

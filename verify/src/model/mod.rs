@@ -345,6 +345,10 @@ impl Platform for ModelPlatform {
         "model"
     }
 
+    fn ticks(&mut self) -> Option<u64> {
+        Some(self.registers.ticks())
+    }
+
     fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
         let memory = SharedMemory::allocate(bytes, SIMULATED_BUS_ADDRESS)?;
         self.bus = Some(Bus::new(memory.clone()));

@@ -9,7 +9,7 @@ mod run;
 
 pub use language::{Language, VERSION as LANGUAGE_VERSION};
 pub use plan::{PlanError, ReplayOptions, ReplayPlan};
-pub use run::{Progress, Replay, ReplayFailure, replay, replay_lives};
+pub use run::{Progress, Replay, ReplayFailure, replay, replay_lives, watch_lives};
 
 #[cfg(test)]
 pub(crate) mod tamper;

@@ -94,24 +94,38 @@ pub fn replay(
     run(plan, device, None, &mut |at, _| progress(at))
 }
 
-/// The same, and keeps the life of each descriptor. The queue pairs of `device` need an event ring with LIFE events
+/// The same, and keeps the life of each descriptor. The queue pairs of `device` tell LIFE events
 /// ([`QueueConfig::life_events`](doorbell_host::QueueConfig::life_events)).
 pub fn replay_lives(
     plan: &ReplayPlan,
     device: &mut dyn Device,
-    progress: &mut dyn FnMut(Progress, &Lives) -> ControlFlow<()>,
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> (Replay, Lives) {
     let mut lives = Lives::default();
-    let replay = run(plan, device, Some(&mut lives), &mut |at, lives| match lives {
-        Some(lives) => progress(at, lives),
-        None => ControlFlow::Continue(()),
+    let replay = run(plan, device, Some(&mut lives), &mut |at, _| progress(at));
+    lives.finish(device);
+    (replay, lives)
+}
+
+/// The same, with a `progress` that sees what became of the descriptors so far.
+pub fn watch_lives(
+    plan: &ReplayPlan,
+    device: &mut dyn Device,
+    progress: &mut dyn FnMut(&Lives) -> ControlFlow<()>,
+) -> (Replay, Lives) {
+    let mut lives = Lives::default();
+    let replay = run(plan, device, Some(&mut lives), &mut |_, told| {
+        let Some((lives, device)) = told else { return ControlFlow::Continue(()) };
+        // A device that has failed tells so at the next poll.
+        let _ = lives.catch_up(device);
+        progress(lives)
     });
     lives.finish(device);
     (replay, lives)
 }
 
 /// Called after every poll that brought completions.
-type Told<'a> = dyn FnMut(Progress, Option<&Lives>) -> ControlFlow<()> + 'a;
+type Told<'a> = dyn FnMut(Progress, Option<(&mut Lives, &mut dyn Device)>) -> ControlFlow<()> + 'a;
 
 fn run(plan: &ReplayPlan, device: &mut dyn Device, lives: Option<&mut Lives>, progress: &mut Told) -> Replay {
     let mut run = Run::new(plan, device.capacity());
@@ -296,7 +310,9 @@ impl<'a> Run<'a> {
             }
             if count > 0 {
                 self.progress.completions += count as u64;
-                if progress(self.progress, self.lives.as_deref()).is_break() {
+                let lives = self.lives.as_deref_mut();
+                let told = lives.map(|lives| (lives, &mut *device as &mut dyn Device));
+                if progress(self.progress, told).is_break() {
                     return Err(ReplayFailure::Ended);
                 }
             }

@@ -274,6 +274,7 @@ fn settings(args: &Args, kind: Kind, options: &Options) -> Settings {
         queues: args.queues,
         functions: args.functions,
         own_thread: sleeps && !kind.runs_elsewhere(),
+        tap: args.device_times,
         socket: None,
         address: None,
         gpus: Gpus {
