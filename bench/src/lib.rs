@@ -2,6 +2,7 @@
 
 #[cfg(feature = "candle")]
 pub mod candle;
+mod clock;
 mod cow;
 pub mod decoding;
 mod events;
@@ -76,6 +77,9 @@ pub enum What {
     Serve,
     /// An event ring: descriptors per second without one, with one, and with the life of each descriptor told
     Events,
+    /// Each device: from the post of a descriptor to the read of its slot, from its completion to the look that sees it and to the stored trajectory,
+    /// on one clock
+    Clock,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
     Gpu,
     /// The GPU: tokens per second of language models by batch and context, prompts, and new versions, beside torch with --python
@@ -212,6 +216,7 @@ const BENCHES: &[Bench] = &[
     #[cfg(feature = "serve")]
     bench(What::Serve, &["serve_gpu"], |load| serve::on_a_gpu(load.quick)),
     bench(What::Events, &["events"], |load| one(events::cost(load.quick))),
+    bench(What::Clock, &["clock"], |load| one(clock::latencies(load.quick))),
     #[cfg(feature = "gpu")]
     bench(What::Gpu, &["gpu_round_trip", "gpu_rate", "gpu_idle", "gpu_token"], |load| {
         gpu::sections(load.quick, load.functions)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::throughput::measure;
 use doorbell_contract::{CHECKPOINT_NEVER, HwDesc};
 use doorbell_host::{Device, Driver, QueueConfig};
-use doorbell_runtime::events::{Clock, Collector};
+use doorbell_runtime::events::{Clock, Collector, Report, TickRate};
 use doorbell_runtime::kv::{PrefixConfig, Prefixes};
 use doorbell_runtime::metrics::{CollectorThread, Metrics};
 use doorbell_runtime::pipeline::{Discard, Feed, Inline, Options, Parts, Pipeline, RewardStage};
@@ -52,6 +52,17 @@ pub(crate) enum Setup {
     Judge,
 }
 
+/// The same, one by one.
+#[derive(Clone, Copy)]
+pub(crate) struct Beside {
+    /// A judge has a thread of its own.
+    pub judge: bool,
+    /// Events are recorded and collected.
+    pub events: bool,
+    /// So are LIFE events of the device, whose clock has this rate.
+    pub lives: Option<TickRate>,
+}
+
 impl Setup {
     fn name(self) -> &'static str {
         match self {
@@ -91,6 +102,11 @@ impl Workload {
         }
     }
 
+    /// Bytes of the token region that it takes.
+    pub(crate) fn token_bytes(&self) -> u64 {
+        self.options().token_bytes()
+    }
+
     fn device(&self) -> Result<Driver<ModelPlatform>, BenchError> {
         let config = QueueConfig { token_bytes: self.options().token_bytes(), ..QueueConfig::default() };
         Ok(Driver::new(ModelPlatform::new(), config)?)
@@ -113,8 +129,17 @@ impl Workload {
     }
 
     pub(crate) fn run(&self, setup: Setup) -> Result<Rates, BenchError> {
+        let beside = Beside { judge: setup == Setup::Judge, events: setup == Setup::Events, lives: None };
+        Ok(self.run_on(Box::new(self.device()?), beside)?.0)
+    }
+
+    /// Runs it on `device`, and what its events say.
+    pub(crate) fn run_on(
+        &self,
+        device: Box<dyn Device>,
+        beside: Beside,
+    ) -> Result<(Rates, Option<Report>), BenchError> {
         let options = self.options();
-        let device = self.device()?;
         let kv = PrefixConfig {
             blocks: 1 << 15,
             prefixes: SLOTS,
@@ -126,7 +151,7 @@ impl Workload {
         let prompts = Prompts::new(SLOTS, 0);
         let memory = AnswerMemory { tokens: device.token_regions(), prompts: prompts.clone() };
         let longest = options.max_output_tokens;
-        let rewards: Box<dyn RewardStage> = if setup == Setup::Judge {
+        let rewards: Box<dyn RewardStage> = if beside.judge {
             let pool = PoolOptions {
                 judges: 1,
                 capacity: SLOTS as usize,
@@ -139,15 +164,18 @@ impl Workload {
         };
         let clock = Clock::new();
         let metrics = Arc::new(Metrics::new("bench", clock.clone(), None));
-        let (recorder, collector) = if setup == Setup::Events {
-            let (collector, recorder) = Collector::new(clock, SLOTS, EVENTS);
+        let (recorder, collector) = if beside.events {
+            let (collector, recorder) = match beside.lives {
+                Some(rate) => Collector::with_device(clock, SLOTS, EVENTS, rate),
+                None => Collector::new(clock, SLOTS, EVENTS),
+            };
             let thread = CollectorThread::start::<std::io::Sink>(collector, metrics.clone(), None);
             (Some(recorder), Some(thread.map_err(BenchError::input)?))
         } else {
             (None, None)
         };
         let parts = Parts {
-            device: Box::new(device),
+            device,
             sq_start: Some(0),
             policy: PolicyKind::Fifo.build(SLOTS),
             kv: Prefixes::new(kv).map_err(BenchError::input)?,
@@ -163,14 +191,17 @@ impl Workload {
         let (result, elapsed) = timed(|| pipeline.run(&mut Feed::new(&self.requests), |_| false));
         result.map_err(BenchError::failed)?;
         drop(pipeline);
+        let mut report = None;
         if let Some(collector) = collector {
-            collector.finish().1.map_err(BenchError::failed)?;
+            let (told, written) = collector.finish();
+            written.map_err(BenchError::failed)?;
+            report = Some(told);
         }
         let segments = metrics.counters.values().segments;
         if segments != self.segments() {
             return Err(BenchError::failed(format!("{segments} segments completed of {}", self.segments())));
         }
-        Ok(elapsed.rates(segments))
+        Ok((elapsed.rates(segments), report))
     }
 }
 

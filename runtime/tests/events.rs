@@ -387,11 +387,17 @@ fn check_trace(trace: &str, report: &Report) {
             "E" => drop(open.pop().unwrap_or_else(|| panic!("an end without a beginning: {entry}"))),
             "i" if entry["name"] != "events dropped" => instants += 1,
             "i" | "C" => {}
+            // An arrow begins and ends in the slice of its descriptor.
+            "s" | "f" => {
+                let named = format!("descriptor {}", entry["id"]);
+                assert_eq!(open.last(), Some(&named), "{entry}");
+            }
             other => panic!("{other}?"),
         }
-        assert!(open.len() <= 2, "{open:?}");
-        if let [rollout, stage] = &open[..] {
+        assert!(open.len() <= 3, "{open:?}");
+        if let [rollout, stage, descriptor @ ..] = &open[..] {
             assert!(rollout.starts_with("rollout ") && STAGES.contains(&stage.as_str()), "{open:?}");
+            assert!(descriptor.iter().all(|name| name.starts_with("descriptor ")), "{open:?}");
         }
     }
     assert!(tracks.values().all(|(_, open)| open.is_empty()), "a slice never ends");

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::device::{DeviceLives, DeviceReport, TickRate, Unit};
 use super::latency::{LatencyReport, duration};
+use super::one_clock::{DeviceLife, MappedLife, Note, OneClock, OneClockReport};
 use super::pairing::Pairing;
 use super::{Bound, Clock, Event, EventKind, Ticks};
 use crate::rollout::RolloutId;
-use doorbell_contract::HwEvent;
 
 /// Records the events of the hot thread. It can be sent to a thread but not shared:
 ///
@@ -28,7 +28,7 @@ pub struct Recorder {
     /// Dropped ever; only this recorder writes it.
     dropped: Arc<AtomicU64>,
     /// What the device tells of its descriptors, and how many of those were dropped.
-    lives: Option<(Producer<HwEvent>, Arc<AtomicU64>)>,
+    lives: Option<(Producer<Note>, Arc<AtomicU64>)>,
 }
 
 impl Recorder {
@@ -51,13 +51,27 @@ impl Recorder {
         self.dropped.store(self.dropped() + 1, Relaxed);
     }
 
-    /// Passes a LIFE event of the device on, or drops it if the ring is full.
+    /// Passes the life of a descriptor on, or drops it if the ring is full.
     #[inline]
-    pub fn record_life(&mut self, life: &HwEvent) {
+    pub fn record_life(&mut self, life: DeviceLife) {
         if let Some((ring, dropped)) = &mut self.lives
-            && ring.push(*life).is_err()
+            && ring.push(Note::Life(life)).is_err()
         {
             dropped.store(dropped.load(Relaxed) + 1, Relaxed);
+        }
+    }
+
+    /// Notes what the device's clock reads at `time`, before what the device has told since. If the ring is full, the next reading serves as well.
+    pub fn record_ticks(&mut self, ticks: u64, time: Ticks) {
+        if let Some((ring, _)) = &mut self.lives {
+            let _ = ring.push(Note::Reading { ticks, time });
+        }
+    }
+
+    /// Notes that a trajectory is stored whose last descriptor this is. If the ring is full, that trajectory is not measured.
+    pub fn record_stored(&mut self, rollout: RolloutId, descriptor: u32, time: Ticks) {
+        if let Some((ring, _)) = &mut self.lives {
+            let _ = ring.push(Note::Stored { rollout, descriptor, time });
         }
     }
 
@@ -86,9 +100,10 @@ pub struct Collector {
 /// The collector's end of the device's LIFE events.
 #[derive(Debug)]
 struct Lives {
-    ring: Consumer<HwEvent>,
+    ring: Consumer<Note>,
     dropped: Arc<AtomicU64>,
     spans: DeviceLives,
+    one_clock: OneClock,
 }
 
 impl Collector {
@@ -112,25 +127,41 @@ impl Collector {
         (Self { pairing, clock, ring, dropped, recorded: 0, lives: None }, recorder)
     }
 
-    /// As [`new`](Self::new), for a device with LIFE events (R23), whose clock has this rate: `capacity` of them may wait, too.
+    /// As [`new`](Self::new), for a device with LIFE events (R23), whose clock has this rate: `capacity` of them and of readings of its clock may wait, too.
     pub fn with_device(clock: Clock, slots: u32, capacity: usize, rate: TickRate) -> (Self, Recorder) {
-        let (mut collector, mut recorder) = Self::new(clock, slots, capacity);
+        let (mut collector, mut recorder) = Self::new(clock.clone(), slots, capacity);
         let (mut producer, mut ring) = RingBuffer::new(capacity);
-        while producer.push(HwEvent::default()).is_ok() {}
+        while producer.push(Note::Life(DeviceLife::default())).is_ok() {}
         while ring.pop().is_ok() {}
         let dropped = Arc::new(AtomicU64::new(0));
         recorder.lives = Some((producer, dropped.clone()));
-        collector.lives = Some(Lives { ring, dropped, spans: DeviceLives::new(rate) });
+        collector.lives = Some(Lives {
+            ring,
+            dropped,
+            spans: DeviceLives::new(rate),
+            one_clock: OneClock::new(clock, rate),
+        });
         (collector, recorder)
     }
 
-    /// Takes in what the device has told, and shows each life to `see`. It is to be called beside [`poll`](Self::poll).
-    pub fn poll_lives(&mut self, mut see: impl FnMut(&HwEvent)) {
+    /// Takes in what the device has told, and shows each life to `see` once it is known where it lies on the host's clock. It is to be called
+    /// beside [`poll`](Self::poll).
+    pub fn poll_lives(&mut self, mut see: impl FnMut(&MappedLife)) {
         let Some(lives) = &mut self.lives else { return };
         for _ in 0..lives.ring.slots() {
-            let Ok(life) = lives.ring.pop() else { break };
-            lives.spans.take(&life);
-            see(&life);
+            let Ok(note) = lives.ring.pop() else { break };
+            if let Note::Life(life) = &note {
+                lives.spans.take(&life.event);
+            }
+            lives.one_clock.take(note, &mut see);
+        }
+    }
+
+    /// As [`poll_lives`](Self::poll_lives), once the recording thread has ended: shows all that are left.
+    pub fn finish_lives(&mut self, mut see: impl FnMut(&MappedLife)) {
+        self.poll_lives(&mut see);
+        if let Some(lives) = &mut self.lives {
+            lives.one_clock.finish(&mut see);
         }
     }
 
@@ -154,7 +185,7 @@ impl Collector {
     /// Takes in all that is left, once the recording thread has ended, counts what has no other end, and reports.
     pub fn finish(&mut self, see: impl FnMut(&Event)) -> Report {
         self.poll(see);
-        self.poll_lives(|_| {});
+        self.finish_lives(|_| {});
         self.pairing.settle();
         self.report()
     }
@@ -166,7 +197,15 @@ impl Collector {
             .lives
             .as_ref()
             .map(|lives| DeviceReport { dropped: lives.dropped.load(Relaxed), ..lives.spans.report() });
-        Report { recorded: self.recorded, dropped: self.dropped.load(Relaxed), pairs, stages, device }
+        let one_clock = self.lives.as_ref().map(|lives| lives.one_clock.report());
+        Report {
+            recorded: self.recorded,
+            dropped: self.dropped.load(Relaxed),
+            pairs,
+            stages,
+            device,
+            one_clock,
+        }
     }
 }
 
@@ -184,6 +223,9 @@ pub struct Report {
     /// What the device told of its descriptors, where its LIFE events are collected.
     #[serde(default)]
     pub device: Option<DeviceReport>,
+    /// Latencies between a moment of the device and one of the host, likewise.
+    #[serde(default)]
+    pub one_clock: Option<OneClockReport>,
 }
 
 impl fmt::Display for Report {
@@ -220,6 +262,21 @@ impl fmt::Display for Report {
                         Unit::Nanoseconds => write!(f, " {:>9}", duration(figure))?,
                         Unit::Ticks => write!(f, " {figure:>9}")?,
                     }
+                }
+                writeln!(f, " {:>10}", row.count)?;
+            }
+        }
+        if let Some(one) = self.one_clock.as_ref().filter(|one| one.spans.iter().any(|row| row.count > 0)) {
+            let error = format!("on one clock, within ±{}", duration(one.error_ns));
+            writeln!(
+                f,
+                "\n{error:<34}   {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}",
+                "p50", "p90", "p99", "p99.9", "max", "count"
+            )?;
+            for row in &one.spans {
+                write!(f, "{:<34} {}", row.name, Bound::Exact)?;
+                for nanos in [row.p50, row.p90, row.p99, row.p99_9, row.max] {
+                    write!(f, " {:>9}", duration(nanos))?;
                 }
                 writeln!(f, " {:>10}", row.count)?;
             }

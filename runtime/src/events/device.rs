@@ -138,7 +138,7 @@ pub struct SpanReport {
 
 impl SpanReport {
     /// The histogram counts whatever it is given.
-    fn of(counted: LatencyReport) -> Self {
+    pub(super) fn of(counted: LatencyReport) -> Self {
         let LatencyReport { name, count, sum_ns, p50_ns, p90_ns, p99_ns, p99_9_ns, max_ns, .. } = counted;
         Self { name, count, sum: sum_ns, p50: p50_ns, p90: p90_ns, p99: p99_ns, p99_9: p99_9_ns, max: max_ns }
     }

@@ -6,12 +6,14 @@
 //!
 //! **Whose clock.** Every time is the host's. Of one moment of the device the host only learns afterwards
 //! ([`EventKind::is_bound`]), so latencies that touch them are bounds, and every report says which ([`Bound`]). What a device
-//! with LIFE events (R23) tells by its own clock stands beside them ([`DeviceReport`]).
+//! with LIFE events (R23) tells by its own clock stands beside them ([`DeviceReport`]), and what lies between a moment of the device and one of the
+//! host is measured on the host's clock with a stated error ([`OneClockReport`]).
 
 mod clock;
 mod collector;
 mod device;
 mod latency;
+mod one_clock;
 mod pairing;
 mod perfetto;
 
@@ -19,6 +21,7 @@ pub use clock::{Clock, Ticks};
 pub use collector::{Collector, Recorder, Report};
 pub use device::{DeviceReport, DeviceSpan, SpanReport, TickRate, Unit};
 pub use latency::{BUCKET_BOUNDS, Bound, LatencyReport, duration};
+pub use one_clock::{DeviceLife, HostTimes, MappedLife, OneClockReport};
 pub use pairing::Pair;
 pub use perfetto::Perfetto;
 

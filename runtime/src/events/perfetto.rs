@@ -1,14 +1,15 @@
 //! Events as a file that <https://ui.perfetto.dev> opens: the JSON trace event format, written as the events come.
 //!
 //! A track with the events of the hot thread, a track for each slot with its rollouts and their stages, tracks of
-//! counters, and, where the device tells the lives of its descriptors (R23), a track for each worker. The file is an array whose closing bracket the format lets one leave out, so that what a run wrote before it
+//! counters, and, where the device tells the lives of its descriptors (R23), a track for each worker. An arrow leads from a DECODE in its slot over
+//! the worker that ran it to where the host saw its completion. The file is an array whose closing bracket the format lets one leave out, so that what a run wrote before it
 //! died can be opened.
 
-use std::collections::HashSet;
-use std::fmt::Display;
+use std::collections::HashMap;
+use std::fmt::{self, Display};
 use std::io::{self, Write};
 
-use super::{Clock, Event, EventKind, STAGES, TickRate, Ticks, Unit};
+use super::{Clock, Event, EventKind, MappedLife, STAGES, TickRate, Ticks, Unit};
 use crate::rollout::{RolloutId, State};
 use doorbell_contract::HwEvent;
 
@@ -16,6 +17,7 @@ use doorbell_contract::HwEvent;
 const THREADS: u32 = 1;
 const SLOTS: u32 = 2;
 const DEVICE: u32 = 3;
+const DEVICE_ALONE: u32 = 4;
 
 /// Writes a trace.
 #[derive(Debug)]
@@ -25,9 +27,9 @@ pub struct Perfetto<W: Write> {
     slots: Vec<Slot>,
     /// When the last event was.
     now: Ticks,
-    /// The device's clock, and the workers that have a track, by queue pair and number.
+    /// The device's clock, and the workers that have a track, by process, queue pair and number, each with the end of its last slice.
     rate: TickRate,
-    workers: HashSet<(u8, u16)>,
+    workers: HashMap<(u32, u8, u16), u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -35,6 +37,8 @@ struct Slot {
     named: bool,
     /// The rollout whose slice is open, and whether one of a stage is open in it.
     open: Option<(RolloutId, bool)>,
+    /// The DECODE whose slice is open in that of the stage.
+    descriptor: Option<u32>,
 }
 
 impl<W: Write> Perfetto<W> {
@@ -45,7 +49,7 @@ impl<W: Write> Perfetto<W> {
     /// Those of `out`.
     pub fn new(out: W, clock: Clock, slots: u32) -> io::Result<Self> {
         let (now, slots) = (clock.origin(), vec![Slot::default(); slots as usize]);
-        let (rate, workers) = (TickRate::default(), HashSet::new());
+        let (rate, workers) = (TickRate::default(), HashMap::new());
         let mut this = Self { out, now, clock, slots, rate, workers };
         write!(this.out, "[")?;
         this.name(THREADS, 0, "process_name", "threads, by the host's clock")?;
@@ -62,39 +66,88 @@ impl<W: Write> Perfetto<W> {
         Self { rate, ..self }
     }
 
-    /// Writes what the device tells of a descriptor: a slice on the track of its worker, by the device's own clock, which has
-    /// nothing to do with the host's.
+    /// Writes what the device tells of a descriptor: a slice on the track of its worker, and an arrow to it. Where the clocks could not be
+    /// compared, the slice lies by the device's own clock, and there is no arrow.
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn life(&mut self, life: &HwEvent) -> io::Result<()> {
-        let (queue, worker) = (life.queue_id, life.worker_id);
-        let track = 1 + (usize::from(queue) << 16) + usize::from(worker);
-        if self.workers.is_empty() {
+    pub fn life(&mut self, mapped: &MappedLife) -> io::Result<()> {
+        let MappedLife { life, moments } = mapped;
+        let HwEvent { queue_id, worker_id, index, start: queued, first_token, visible, .. } = life.event;
+        let process = if moments.is_some() { DEVICE } else { DEVICE_ALONE };
+        let track = 1 + (usize::from(queue_id) << 16) + usize::from(worker_id);
+        let key = (process, queue_id, worker_id);
+        if !self.workers.keys().any(|&(named, ..)| named == process) {
             write!(self.out, ",")?;
-            let clock = match self.rate.unit() {
-                Unit::Nanoseconds => "the device, by its own clock",
-                Unit::Ticks => "the device, a tick of its own clock shown as 1 ns",
+            let clock = match (moments, self.rate.unit()) {
+                (Some(_), _) => "the device, on the host's clock",
+                (None, Unit::Nanoseconds) => "the device, by its own clock",
+                (None, Unit::Ticks) => "the device, a tick of its own clock shown as 1 ns",
             };
-            self.name(DEVICE, 0, "process_name", clock)?;
+            self.name(process, 0, "process_name", clock)?;
         }
-        if self.workers.insert((queue, worker)) {
+        if !self.workers.contains_key(&key) {
             write!(self.out, ",")?;
-            self.name(DEVICE, track, "thread_name", &format!("queue pair {queue}, worker {worker}"))?;
+            self.name(process, track, "thread_name", &format!("queue pair {queue_id}, worker {worker_id}"))?;
         }
-        let at = |delta: u32| self.rate.nanos(life.stamp + u64::from(delta));
-        let (start, end) = (at(life.start), at(life.ended));
-        let (length, HwEvent { index, start: queued, first_token, visible, .. }) = (end - start, life);
+        let at = |delta: u32| self.rate.nanos(life.event.stamp + u64::from(delta));
+        let (start, end) =
+            moments.map_or((at(queued), at(life.event.ended)), |moments| (moments[1], moments[2]));
+        // A worker has one at a time, however its moments are rounded.
+        let last = self.workers.entry(key).or_default();
+        let start = start.max(*last);
+        let end = end.max(start);
+        *last = end;
         write!(
             self.out,
-            ",\n{{\"ph\":\"X\",\"ts\":{}.{:03},\"dur\":{}.{:03},\"pid\":{DEVICE},\"tid\":{track},\
+            ",\n{{\"ph\":\"X\",\"ts\":{},\"dur\":{},\"pid\":{process},\"tid\":{track},\
              \"name\":\"completion {index}\",\"args\":{{\"queued_ticks\":{queued},\
              \"first_token_ticks\":{first_token},\"visible_ticks\":{visible}}}}}",
-            start / 1000,
-            start % 1000,
-            length / 1000,
-            length % 1000
+            Micros(start),
+            Micros(end - start),
+        )?;
+        match (moments, life.host) {
+            (Some(_), Some(host)) => self.flow('t', Micros(start), process, track, host.descriptor),
+            _ => Ok(()),
+        }
+    }
+
+    /// A step of the arrow of a DECODE, in the slice that is open there.
+    fn flow(&mut self, phase: char, at: Micros, pid: u32, tid: usize, descriptor: u32) -> io::Result<()> {
+        write!(
+            self.out,
+            ",\n{{\"ph\":\"{phase}\",\"bp\":\"e\",\"ts\":{at},\"pid\":{pid},\"tid\":{tid},\"cat\":\"descriptor\",\
+             \"name\":\"descriptor\",\"id\":{descriptor}}}"
         )
+    }
+
+    /// Opens the slice of a DECODE in that of its stage, where its arrow begins.
+    fn open_descriptor(&mut self, rollout: RolloutId, descriptor: u32) -> io::Result<()> {
+        let slot = rollout.slot() as usize;
+        self.close_descriptor(slot)?;
+        if self.slots.get(slot).is_none_or(|state| state.open != Some((rollout, true))) {
+            return Ok(());
+        }
+        self.edge(slot, 'B', format_args!("descriptor {descriptor}"))?;
+        self.slots[slot].descriptor = Some(descriptor);
+        self.flow('s', self.micros(self.now), SLOTS, slot + 1, descriptor)
+    }
+
+    /// Ends the slice of a slot's DECODE, if one is open.
+    fn close_descriptor(&mut self, slot: usize) -> io::Result<()> {
+        match self.slots.get_mut(slot).and_then(|state| state.descriptor.take()) {
+            Some(_) => self.edge(slot, 'E', ""),
+            None => Ok(()),
+        }
+    }
+
+    /// The host has seen its completion: there its arrow ends.
+    fn end_descriptor(&mut self, rollout: RolloutId, descriptor: u32) -> io::Result<()> {
+        let slot = rollout.slot() as usize;
+        if self.slots.get(slot).is_some_and(|state| state.descriptor == Some(descriptor)) {
+            self.flow('f', self.micros(self.now), SLOTS, slot + 1, descriptor)?;
+        }
+        self.close_descriptor(slot)
     }
 
     /// Writes an event; times must not decrease.
@@ -111,6 +164,8 @@ impl<W: Write> Perfetto<W> {
             EventKind::RolloutAlloc => self.slice(rollout, Some(State::PrefillReady as usize))?,
             EventKind::StageEntered => self.slice(rollout, Some(value as usize))?,
             EventKind::RolloutFree => self.slice(rollout, None)?,
+            EventKind::DescPosted => self.open_descriptor(rollout, descriptor)?,
+            EventKind::CompletionPolled => self.end_descriptor(rollout, descriptor)?,
             EventKind::DecodeBatch => return self.counter(time, "decode batch", value.into()),
             _ => {}
         }
@@ -147,9 +202,12 @@ impl<W: Write> Perfetto<W> {
 
     /// An entry of kind `phase`. The format's unit of time is a microsecond, with nanoseconds as decimals.
     fn entry(&mut self, phase: char, time: Ticks, rest: impl Display) -> io::Result<()> {
-        let nanos = self.clock.nanos(self.clock.origin(), time);
-        let (micros, decimals) = (nanos / 1000, nanos % 1000);
-        write!(self.out, ",\n{{\"ph\":\"{phase}\",\"ts\":{micros}.{decimals:03},{rest}}}")
+        let at = self.micros(time);
+        write!(self.out, ",\n{{\"ph\":\"{phase}\",\"ts\":{at},{rest}}}")
+    }
+
+    fn micros(&self, time: Ticks) -> Micros {
+        Micros(self.clock.nanos(self.clock.origin(), time))
     }
 
     /// Names a process or a thread.
@@ -173,6 +231,7 @@ impl<W: Write> Perfetto<W> {
             write!(self.out, ",")?;
             self.name(SLOTS, slot + 1, "thread_name", &format!("slot {slot}"))?;
         }
+        self.close_descriptor(slot)?;
         match self.slots[slot].open {
             Some((open, true)) if open == rollout => self.edge(slot, 'E', "")?,
             Some((open, false)) if open == rollout => {}
@@ -192,6 +251,7 @@ impl<W: Write> Perfetto<W> {
     }
 
     fn end_rollout(&mut self, slot: usize) -> io::Result<()> {
+        self.close_descriptor(slot)?;
         if let Some((_, stage)) = self.slots[slot].open.take() {
             for _ in 0..1 + usize::from(stage) {
                 self.edge(slot, 'E', "")?;
@@ -203,5 +263,15 @@ impl<W: Write> Perfetto<W> {
     /// Begins (`B`) a slice on a slot's track or ends (`E`) the innermost.
     fn edge(&mut self, slot: usize, phase: char, name: impl Display) -> io::Result<()> {
         self.entry(phase, self.now, format_args!(r#""pid":{SLOTS},"tid":{},"name":"{name}""#, slot + 1))
+    }
+}
+
+/// Nanoseconds, as the format's unit of time has them.
+#[derive(Clone, Copy)]
+struct Micros(u64);
+
+impl Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
     }
 }

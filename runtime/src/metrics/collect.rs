@@ -99,7 +99,7 @@ fn run<W: Write>(
             thread::park_timeout(SLEEP);
         }
     }
-    collector.poll_lives(|life| trace.write(|to| to.life(life)));
+    collector.finish_lives(|life| trace.write(|to| to.life(life)));
     let report = collector.finish(|event| trace.write(|to| to.event(event)));
     trace.counters(collector.clock().now(), metrics);
     metrics.publish(report.clone());

@@ -11,7 +11,7 @@ use super::options::Scoring;
 use super::rollout::Prefill;
 use super::submission::Tag;
 use super::{FailureReason, Pipeline, RuntimeError};
-use crate::events::EventKind;
+use crate::events::{EventKind, Ticks};
 use crate::reward::{self, JudgeFailure, Judged, Moment, Request, Scorer, digest_score};
 use crate::rollout::{RolloutId, State};
 use crate::trajectory::{self, Finished, Outcome};
@@ -28,10 +28,14 @@ impl Pipeline {
         if count == 0 {
             return Ok(false);
         }
-        self.journal.read_clock();
+        self.read_clock();
         for index in 0..count {
             let completion = self.completions[index];
             self.journal.consumed(Tag::from_bits(completion.user_data), completion.sq_head);
+            if self.journal.wants_lives() {
+                let unread = self.device.unread(&completion).map(|desc| desc.user_data);
+                self.journal.completed(unread.unwrap_or(completion.user_data));
+            }
             self.take_completion(&completion)?;
         }
         self.metrics.counters.hot.descriptors_completed.add(count as u64);
@@ -39,6 +43,18 @@ impl Pipeline {
             self.take_lives(LIVES_PER_TURN)?;
         }
         Ok(true)
+    }
+
+    /// The time of all that is noted from here on, and what the device's clock reads then.
+    #[inline]
+    pub(super) fn read_clock(&mut self) -> Ticks {
+        let now = self.journal.read_clock();
+        if self.journal.wants_lives()
+            && let Some(ticks) = self.device.ticks()
+        {
+            self.journal.ticks(ticks);
+        }
+        now
     }
 
     /// Passes on what the device has told of its descriptors (R23), so many batches at most.
@@ -483,7 +499,7 @@ impl Pipeline {
             let life = self.advance(id, State::TrajectoryReady, State::Done)?;
             let (number, tokens) = (life.descriptor, life.produced);
             self.metrics.counters.hot.rollouts_completed.add(1);
-            self.journal.record(EventKind::TrajectoryDone, id, number, tokens);
+            self.journal.stored(id, number, tokens);
             self.queues.done.push(id)?;
         }
         Ok(count > 0)

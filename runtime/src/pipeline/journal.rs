@@ -1,7 +1,9 @@
 //! What the hot thread notes of what it does.
 
+use std::collections::{HashMap, VecDeque};
+
 use super::submission::Tag;
-use crate::events::{Clock, EventKind, Recorder, Ticks};
+use crate::events::{Clock, DeviceLife, EventKind, HostTimes, Recorder, Ticks};
 use crate::rollout::{RolloutId, State};
 use doorbell_contract::{EventKind as HwEventKind, HwEvent};
 
@@ -14,6 +16,39 @@ pub(super) struct Journal {
     rings: Box<[Ring]>,
     /// The queue of each rollout's last DECODE, by slot, where there are several queues.
     queues: Box<[u32]>,
+    /// What pairs the device's LIFE events with what the host did; `None` unless they are recorded.
+    partners: Option<Partners>,
+}
+
+/// Descriptors in the order of their completions' indices, by queue pair: what the host knows of each, and what the device tells.
+struct Partners {
+    queues: Box<[Partner]>,
+    /// The queue pair of each descriptor in flight by what names it, where there are several.
+    flying: HashMap<u64, usize>,
+    /// The last DECODE of each slot.
+    decodes: Box<[Option<HostTimes>]>,
+}
+
+struct Partner {
+    /// Index of the next completion.
+    next: u32,
+    ends: VecDeque<(u32, Option<HostTimes>)>,
+    events: VecDeque<HwEvent>,
+}
+
+/// Completions that wait for their events, and events for their completions, at most: neither grows.
+const MOST_WAITING: usize = 1 << 14;
+
+impl Partner {
+    fn new() -> Partner {
+        // Written, so that the pages are there.
+        let (mut ends, mut events) = (VecDeque::new(), VecDeque::new());
+        ends.resize(MOST_WAITING + 1, (0, None));
+        events.resize(MOST_WAITING + 1, HwEvent::default());
+        ends.clear();
+        events.clear();
+        Partner { next: 0, ends, events }
+    }
 }
 
 /// A submission queue.
@@ -42,12 +77,19 @@ impl Journal {
             head: start,
         });
         let rings = ring.map_or(vec![], |ring| vec![ring; queues.max(1)]);
+        let partners = recorder.as_ref().filter(|recorder| recorder.wants_lives()).map(|_| Partners {
+            queues: (0..queues.max(1)).map(|_| Partner::new()).collect(),
+            // Twice as many as can be in flight: it never grows.
+            flying: HashMap::with_capacity(2 * capacity),
+            decodes: vec![None; slots as usize].into(),
+        });
         Journal {
             queues: vec![0; if rings.len() > 1 { slots as usize } else { 0 }].into(),
             rings: rings.into(),
             clock: Clock::new(),
             now: Ticks::default(),
             recorder,
+            partners,
         }
     }
 
@@ -76,12 +118,88 @@ impl Journal {
         self.recorder.as_ref().is_some_and(Recorder::wants_lives)
     }
 
+    /// The device's clock reads `ticks` now.
+    pub fn ticks(&mut self, ticks: u64) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record_ticks(ticks, self.now);
+        }
+    }
+
+    /// The trajectory of a rollout is stored, whose last descriptor this is.
+    pub fn stored(&mut self, id: RolloutId, descriptor: u32, tokens: u32) {
+        self.record(EventKind::TrajectoryDone, id, descriptor, tokens);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record_stored(id, descriptor, self.now);
+        }
+    }
+
+    /// The doorbell was rung for a DECODE, behind `ringing`.
+    #[inline]
+    pub fn committed(&mut self, id: RolloutId, descriptor: u32, ringing: Ticks) {
+        self.record(EventKind::DescCommitted, id, descriptor, 0);
+        let partners = self.partners.as_mut();
+        if let Some(Some(times)) = partners.and_then(|partners| partners.decodes.get_mut(id.slot() as usize))
+        {
+            times.ringing = ringing;
+        }
+    }
+
+    /// The next completion of its queue pair answers the descriptor that `name` names.
+    pub fn completed(&mut self, name: u64) {
+        let Some(Partners { queues, flying, decodes }) = &mut self.partners else { return };
+        let queue = if queues.len() > 1 { flying.remove(&name) } else { Some(0) };
+        // Of what was never posted nothing is known.
+        let Some(partner) = queue.and_then(|queue| queues.get_mut(queue)) else { return };
+        let decode = match Tag::from_bits(name) {
+            Some(Tag::Decode(id)) => {
+                decodes.get(id.slot() as usize).copied().flatten().filter(|times| times.rollout == id)
+            }
+            _ => None,
+        };
+        partner.ends.push_back((partner.next, decode.map(|times| HostTimes { polled: self.now, ..times })));
+        partner.next = partner.next.wrapping_add(1);
+        if partner.ends.len() > MOST_WAITING {
+            partner.ends.pop_front();
+        }
+    }
+
     /// Passes on what the device tells of its descriptors.
     pub fn lives(&mut self, events: &[HwEvent]) {
-        let Some(recorder) = &mut self.recorder else { return };
-        for event in events.iter().filter(|event| event.kind == HwEventKind::Life as u8) {
-            recorder.record_life(event);
+        let (Some(recorder), Some(partners)) = (&mut self.recorder, &mut self.partners) else { return };
+        for &event in events.iter().filter(|event| event.kind == HwEventKind::Life as u8) {
+            match partners.queues.get_mut(usize::from(event.queue_id)) {
+                Some(partner) => {
+                    partner.events.push_back(event);
+                    if partner.events.len() > MOST_WAITING
+                        && let Some(event) = partner.events.pop_front()
+                    {
+                        recorder.record_life(DeviceLife { event, host: None });
+                    }
+                }
+                None => recorder.record_life(DeviceLife { event, host: None }),
+            }
         }
+        for Partner { ends, events, .. } in partners.queues.iter_mut() {
+            while let (Some(&(index, host)), Some(&event)) = (ends.front(), events.front()) {
+                let behind = index.wrapping_sub(event.index) as i32;
+                // Its event was dropped, or its end was forgotten.
+                if behind <= 0 {
+                    ends.pop_front();
+                }
+                if behind >= 0 {
+                    events.pop_front();
+                    recorder.record_life(DeviceLife { event, host: host.filter(|_| behind == 0) });
+                }
+            }
+        }
+    }
+
+    /// Passes on what is left of it, once the device has told all.
+    pub fn finish_lives(&mut self) {
+        self.lives(&[]);
+        let (Some(recorder), Some(partners)) = (&mut self.recorder, &mut self.partners) else { return };
+        let left = partners.queues.iter_mut().flat_map(|partner| partner.events.drain(..));
+        left.for_each(|event| recorder.record_life(DeviceLife { event, host: None }));
     }
 
     #[inline]
@@ -96,7 +214,7 @@ impl Journal {
     /// Whether it matters which queue a descriptor goes to.
     #[inline]
     pub fn tells_queues(&self) -> bool {
-        self.rings.len() > 1
+        self.rings.len() > 1 || self.partners.as_ref().is_some_and(|partners| partners.queues.len() > 1)
     }
 
     /// A descriptor was put into the batch, for this queue, with its running number if it is a DECODE.
@@ -114,9 +232,17 @@ impl Journal {
         };
         if let Some((id, descriptor)) = decode {
             self.record(EventKind::DescPosted, id, descriptor, 0);
+            let posted = self.now;
+            let partners = self.partners.as_mut();
+            if let Some(times) = partners.and_then(|partners| partners.decodes.get_mut(id.slot() as usize)) {
+                *times = Some(HostTimes { rollout: id, descriptor, posted, ringing: posted, polled: posted });
+            }
             if let Some(place) = self.queues.get_mut(id.slot() as usize) {
                 *place = queue as u32;
             }
+        }
+        if let Some(partners) = self.partners.as_mut().filter(|partners| partners.queues.len() > 1) {
+            partners.flying.insert(tag.to_bits(), queue);
         }
         if let Some(Ring { slots, tail, .. }) = self.rings.get_mut(queue) {
             let mask = slots.len() - 1;

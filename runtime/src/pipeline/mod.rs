@@ -372,13 +372,17 @@ impl Pipeline {
             if until(self) {
                 return Ok(());
             }
-            let began = self.journal.read_clock();
+            let began = self.read_clock();
             let Admission { admitted, ended } = self.admit_from(source)?;
             if ended && self.is_idle() {
-                return if self.journal.wants_lives() { self.take_lives(usize::MAX) } else { Ok(()) };
+                if self.journal.wants_lives() {
+                    self.take_lives(usize::MAX)?;
+                    self.journal.finish_lives();
+                }
+                return Ok(());
             }
             let moved = self.turn()? || admitted;
-            let spent = self.journal.read_clock().since(began);
+            let spent = self.read_clock().since(began);
             let time = &self.metrics.hot_time;
             if moved {
                 time.busy.add(spent)

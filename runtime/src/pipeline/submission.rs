@@ -5,7 +5,7 @@ use doorbell_contract::{CHECKPOINT_NEVER, DescFlags, HwDesc};
 use super::options::{Options, Scoring};
 use super::rollout::{Group, Life, Prefill};
 use super::{Pipeline, Request, RuntimeError};
-use crate::events::EventKind;
+use crate::events::{EventKind, Ticks};
 use crate::policy::Candidate;
 use crate::reward::{Moment, NAMES};
 use crate::rollout::{RolloutId, State};
@@ -95,17 +95,18 @@ impl Pipeline {
         if self.batch.is_empty() {
             return Ok(moved);
         }
+        let ringing = if self.journal.wants_lives() { self.read_clock() } else { Ticks::default() };
         let taken = self.device.submit(&self.batch)?;
         if taken == 0 {
             return Ok(moved);
         }
-        self.journal.read_clock();
+        self.read_clock();
         if self.journal.records() {
             for desc in &self.batch[..taken] {
                 if let Some(Tag::Decode(id)) = Tag::from_bits(desc.user_data)
                     && let Ok(life) = self.lives.get(id)
                 {
-                    self.journal.record(EventKind::DescCommitted, id, life.descriptor, 0);
+                    self.journal.committed(id, life.descriptor, ringing);
                 }
             }
         }

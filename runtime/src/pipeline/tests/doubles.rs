@@ -149,6 +149,10 @@ impl<T: Trick> Device for Tricky<T> {
         self.inner.events(out)
     }
 
+    fn ticks(&mut self) -> Option<u64> {
+        self.inner.ticks()
+    }
+
     fn why(&mut self) -> Result<Vec<(usize, Why)>, DeviceError> {
         self.inner.why()
     }
