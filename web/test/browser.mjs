@@ -158,9 +158,11 @@ await check("a story is the native one", async () => {
   const share = (what) => best(turns, what) / best(natives, what);
   // On a machine that does something else too, only processor time says how fast either is.
   const quiet = best(natives, "wall") > 0.9 * best(natives, "processor");
-  const tokens = best(turns, "wall") * expect.tokens / expect.run.cycles;
-  const said = `${Math.round(best(turns, "wall"))} cycles/s, ${tokens.toFixed(1)} tokens/s, ${share("wall").toFixed(2)} of native; ` +
-    `${share("processor").toFixed(2)} by processor time of the worker${quiet ? "" : "; the machine is busy, so elapsed time is not judged"}`;
+  const rate = (what) => {
+    const tokens = best(turns, what) * expect.tokens / expect.run.cycles;
+    return `${Math.round(best(turns, what))} cycles/s, ${tokens.toFixed(1)} tokens/s with the prompt, ${share(what).toFixed(2)} of native`;
+  };
+  const said = `${rate("wall")}; by processor time of the worker ${rate("processor")}${quiet ? "" : "; the machine is busy, so elapsed time is not judged"}`;
   if (kind === "chrome") {
     assert.ok(share("processor") >= 0.5, said);
     assert.ok(!quiet || share("wall") >= 0.5, said);

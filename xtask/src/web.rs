@@ -15,7 +15,7 @@ const TARGET: &str = "wasm32-unknown-emscripten";
 /// The device in the tab: one worker, and one of everything else.
 const DEVICE: &str = "1npu";
 /// C++ unwinds as Rust does there; what this compiler says of a loop that a lambda ends is no fault.
-const CXX_FLAGS: &str = "-fwasm-exceptions -Wno-for-loop-analysis";
+const CXX_FLAGS: &str = "-fwasm-exceptions -msimd128 -Wno-for-loop-analysis";
 /// Where Debian has acorn, which its emscripten needs.
 const DEBIANS_NODE: &str = "/usr/share/nodejs";
 /// Commands under which the browsers are known, and what puppeteer calls them.
