@@ -123,7 +123,9 @@ fn a_check_that_comes_to_no_end_of_its_own_is_told_as_such(
         assert!(text.contains(find), "{find}");
         text.replacen(find, replace, 1)
     };
-    let Verdict { is_solved, text } = with(name, edit, Duration::from_millis(500));
+    // What ends by itself may take its time on a machine that does something else too.
+    let limit = if says.contains("did not end") { Duration::from_millis(500) } else { LIMIT };
+    let Verdict { is_solved, text } = with(name, edit, limit);
     assert!(!is_solved && text.contains(says), "{text}");
 }
 

@@ -353,7 +353,8 @@ mod tests {
             let mut compile = Command::new("iverilog");
             compile.args(["-g2012", "-s", "bench", "-o"]).arg(&program);
             compile.arg(root.join(ROOM).join("harness/sv/puzzle_pkg.sv")).arg(&file);
-            assert!(compile.arg(puzzle.folder(&root).join("checks/bench.sv")).status().unwrap().success());
+            let compiled = compile.arg(puzzle.folder(&root).join("checks/bench.sv")).output().unwrap();
+            assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
             for (number, state) in states.iter().enumerate() {
                 let output =
                     Command::new("vvp").arg("-n").arg(&program).arg(format!("+state={number}")).output();
