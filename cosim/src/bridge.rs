@@ -308,8 +308,9 @@ pub(crate) mod ffi {
         fn strays(self: &Simulator) -> u64;
         fn failure(self: &Simulator) -> Failure;
         fn flush_wave(self: Pin<&mut Simulator>) -> Result<()>;
-        /// From here on `observer` hears what the NPU does, and ends the run with an error of its own. Whether there is an NPU.
-        fn observe_npu(self: Pin<&mut Simulator>, observer: Box<NpuObserver>) -> bool;
+        /// From here on `observer` hears what the NPU does, with what the words write if `writes`, and ends the run with an error of its
+        /// own. Whether there is an NPU.
+        fn observe_npu(self: Pin<&mut Simulator>, observer: Box<NpuObserver>, writes: bool) -> bool;
         /// From here on cycles in which a part of the device rests are counted; `awake`: none does.
         fn watch_rests(self: Pin<&mut Simulator>, awake: bool);
         fn rested(self: &Simulator) -> u64;

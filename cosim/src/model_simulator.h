@@ -113,8 +113,8 @@ public:
     uint64_t strays() const override { return memory_.monitor().windows().strays(); }
     Failure failure() const override { return failure_; }
 
-    bool observe_npu(rust::Box<NpuObserver> observer) override {
-        npu_.observe(std::move(observer));
+    bool observe_npu(rust::Box<NpuObserver> observer, bool writes) override {
+        npu_.observe(std::move(observer), writes);
         return npu_.kIsThere;
     }
 

@@ -19,7 +19,7 @@ template <class Top, bool Npu>
 class NpuWatch {
 public:
     static constexpr bool kIsThere = false;
-    void observe(rust::Box<NpuObserver>) {}
+    void observe(rust::Box<NpuObserver>, bool) {}
     static constexpr bool observed() { return false; }
     void look(const Top&, uint64_t) {}
 };
@@ -28,7 +28,10 @@ template <class Top>
 class NpuWatch<Top, true> {
 public:
     static constexpr bool kIsThere = true;
-    void observe(rust::Box<NpuObserver> observer) { observer_.emplace(std::move(observer)); }
+    void observe(rust::Box<NpuObserver> observer, bool writes) {
+        observer_.emplace(std::move(observer));
+        tells_writes_ = writes;
+    }
     bool observed() const { return observer_.has_value(); }
 
     // Registers of rtl/npu/npu_top.sv and what lies below it.
@@ -119,11 +122,11 @@ private:
     void look_at_words(const Rtl& rtl, uint64_t cycle) {
         constexpr uint32_t gangs = gangs_of<Rtl>(), contexts = contexts_of<Rtl>();
         const uint32_t starts = rtl.NPU(unit_start), done = rtl.NPU(unit_done);
-        const uint32_t writes = rtl.NPU(write_valid) & rtl.NPU(write_ready);
+        const uint32_t writes = tells_writes_ ? rtl.NPU(write_valid) & rtl.NPU(write_ready) : 0;
         const auto context_of = [&](uint32_t unit) { return uint32_t(rtl.NPU(unit_context_q) >> (unit * 3) & 7); };
         for (uint32_t unit = 0; unit < kUnits; ++unit) {
             if (starts >> unit & 1) {
-                words_[unit] = {};
+                if (tells_writes_) words_[unit] = {};
                 words_[unit].began = cycle;
             }
             if (writes >> unit & 1) {
@@ -134,11 +137,11 @@ private:
             }
         }
         // A line of MEMCPY waits in a register for the port, which is empty for a cycle between two.
-        const bool store = rtl.NPU(write_q), waits = std::exchange(store_, store);
+        const bool store = tells_writes_ && rtl.NPU(write_q), waits = std::exchange(store_, store);
         if (store && !waits) {
             words_[kMem].of[context_of(kMem)].stores.push_back(line_of(rtl.NPU(write_line_q), rtl.NPU(write_strobe_q), rtl.NPU(write_data_q), 0));
         }
-        const uint32_t logits = rtl.NPU(u_gemv__DOT__logit_valid_q) & rtl.NPU(logit_ready);
+        const uint32_t logits = tells_writes_ ? rtl.NPU(u_gemv__DOT__logit_valid_q) & rtl.NPU(logit_ready) : 0;
         for (uint32_t context = 0; logits != 0 && context < contexts; ++context) {
             if (logits >> context & 1) words_[kGemv].of[context].logits.push_back(word_of(rtl.NPU(u_gemv__DOT__logit_q), context));
         }
@@ -160,7 +163,7 @@ private:
                 told.logits = std::move(writes_of.logits);
                 tell(told);
             }
-            words_[unit] = {};
+            if (tells_writes_) words_[unit] = {};
         }
     }
 #undef NPU
@@ -207,6 +210,7 @@ private:
     }
 
     std::optional<rust::Box<NpuObserver>> observer_;
+    bool tells_writes_ = true;
     std::array<Word, kUnits> words_;
     std::array<uint32_t, kMostGangs> states_{};
     bool store_ = false;

@@ -237,7 +237,22 @@ impl RtlPlatform {
         &mut self,
         listener: impl FnMut(&Event) -> Result<(), String> + Send + 'static,
     ) -> Result<(), CosimError> {
-        if self.simulator.0.pin_mut().observe_npu(Box::new(NpuObserver::new(Box::new(listener)))) {
+        self.observe(NpuObserver::new(Box::new(listener)), true)
+    }
+
+    /// As [`observe_npu`](Self::observe_npu), without [what the words write](doorbell_npu::run::Retired::writes), which costs most of it.
+    ///
+    /// # Errors
+    /// `Config` for a device without an NPU.
+    pub fn observe_words(
+        &mut self,
+        listener: impl FnMut(&Event) -> Result<(), String> + Send + 'static,
+    ) -> Result<(), CosimError> {
+        self.observe(NpuObserver::new(Box::new(listener)), false)
+    }
+
+    fn observe(&mut self, observer: NpuObserver, writes: bool) -> Result<(), CosimError> {
+        if self.simulator.0.pin_mut().observe_npu(Box::new(observer), writes) {
             return Ok(());
         }
         let value = self.built.engines.to_string();

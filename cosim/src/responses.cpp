@@ -1,5 +1,7 @@
 #include "responses.h"
 
+#include <bit>
+
 namespace doorbell {
 
 Read* ShuffledReads::choose(uint64_t now, Random& random) {
@@ -19,6 +21,7 @@ ShuffledResponses::ShuffledResponses(bool reorder) : reorder_{reorder}, pool_(kO
 
 void ShuffledResponses::clear() {
     count_ = 0;
+    waiting_ = 0;
     free_.clear();
     for (auto& queue : by_id_) queue.clear();
     for (uint32_t i = 0; i < kOutstanding; ++i) free_.push() = i;
@@ -28,6 +31,7 @@ Response& ShuffledResponses::push(uint32_t id) {
     const uint32_t slot = free_.front();
     free_.pop();
     by_id_[id].push() = slot;
+    waiting_ |= uint64_t{1} << id;
     ++count_;
     return pool_[slot];
 }
@@ -35,9 +39,8 @@ Response& ShuffledResponses::push(uint32_t id) {
 Response* ShuffledResponses::choose(uint64_t now, Random& random) {
     Response* chosen = nullptr;
     uint32_t candidates = 0;
-    for (const auto& queue : by_id_) {
-        if (queue.empty()) continue;
-        Response& oldest = pool_[queue.front()];
+    for (uint64_t ids = waiting_; ids != 0; ids &= ids - 1) {
+        Response& oldest = pool_[by_id_[std::countr_zero(ids)].front()];
         if (reorder_) {
             if (oldest.ready <= now && random.below(++candidates) == 0) chosen = &oldest;
         } else if (chosen == nullptr || oldest.order < chosen->order) {
@@ -63,6 +66,7 @@ void ShuffledResponses::drop(const Response& response) {
     auto& queue = by_id_[response.id];
     free_.push() = queue.front();
     queue.pop();
+    if (queue.empty()) waiting_ &= ~(uint64_t{1} << response.id);
     --count_;
 }
 

@@ -93,6 +93,8 @@ public:
 private:
     bool reorder_;
     uint32_t count_ = 0;
+    static_assert(kIds <= 64);
+    uint64_t waiting_ = 0;  // IDs of which one waits, a bit each
     std::vector<Response> pool_;
     Fifo<uint32_t, kOutstanding> free_, by_id_[kIds];
 };

@@ -53,7 +53,7 @@ public:
     virtual Failure failure() const = 0;
     virtual void flush_wave() = 0;
     // Whether there is an NPU, which `observer` hears of from now on.
-    virtual bool observe_npu(rust::Box<NpuObserver> observer) = 0;
+    virtual bool observe_npu(rust::Box<NpuObserver> observer, bool writes) = 0;
     // From now on cycles in which a part of the device rests are counted; `awake`: none does.
     virtual void watch_rests(bool awake) = 0;
     virtual uint64_t rested() const = 0;

@@ -549,7 +549,7 @@ fn device(published: &Published, context: usize, seen: &Seen) -> Result<Driver<R
     let config = RtlConfig { workers: 1, engines: 2, changes: true, ..RtlConfig::default() };
     let mut platform = RtlPlatform::new(&config)?;
     let listener = seen.clone();
-    platform.observe_npu(move |event| {
+    platform.observe_words(move |event| {
         listener.happened(event);
         Ok(())
     })?;

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use doorbell_npu::isa::Form;
 use doorbell_npu::run::{Event, Place};
 use doorbell_npu::text::disassemble;
 use serde::Serialize;
@@ -43,14 +44,14 @@ impl Units {
     pub fn last(&self) -> Option<Word> {
         let (place, began, cycle) = self.last?;
         let text = disassemble(place.word);
-        let unit = unit_of(&text);
+        let unit = unit_of(place.word);
         Some(Word { text, pc: place.pc, layer: place.layer, position: place.position, unit, began, cycle })
     }
 }
 
 /// MEMCPY, GEMV and HEAD, VEC, ATTN.
-fn unit_of(text: &str) -> usize {
-    match text.split(['.', ' ']).next() {
+fn unit_of(word: u64) -> usize {
+    match Form::of(word).ok().and_then(|form| form.mnemonic.split('.').next()) {
         Some("gemv" | "head") => 1,
         Some("vec") => 2,
         Some("attn") => 3,
@@ -71,7 +72,7 @@ impl Seen {
     pub fn happened(&self, event: &Event) {
         let Event::Retired(word) = event else { return };
         let mut units = self.units();
-        units.busy[unit_of(&disassemble(word.place.word))] += word.cycle - word.began;
+        units.busy[unit_of(word.place.word)] += word.cycle - word.began;
         units.words += 1;
         units.last = Some((word.place, word.began, word.cycle));
     }
@@ -83,14 +84,9 @@ mod tests {
 
     #[test]
     fn a_word_is_its_units() {
-        for (text, unit) in [
-            ("memcpy.row dest=1", 0),
-            ("gemv dest=512 acc", 1),
-            ("head desc=1", 1),
-            ("vec.norm dst=4", 2),
-            ("attn dst=1", 3),
-        ] {
-            assert_eq!(unit_of(text), unit, "{text}");
+        for (name, unit) in [("memcpy.row", 0), ("gemv", 1), ("head", 1), ("vec.norm", 2), ("attn", 3)] {
+            let form = Form::named(name).unwrap_or_else(|| panic!("no word is a {name}"));
+            assert_eq!(unit_of(form.value), unit, "{name}");
         }
     }
 }

@@ -5,14 +5,17 @@
 // FOLDER is the built page, NATIVE the program doorbell-web, CHECK a part of the names of those to be run. Ends with 1 when a check fails; pictures lie beside this file.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { readFileSync, readdirSync } from "node:fs";
-import { basename, join } from "node:path";
+import { readFileSync, readdirSync, statSync } from "node:fs";
+import { join, relative } from "node:path";
 import { gzipSync } from "node:zlib";
 import puppeteer from "puppeteer-core";
 import { serve } from "./serve.mjs";
 
 const [kind, program, folder, native, only = ""] = process.argv.slice(2);
 const FIRST = ["index.html", "style.css", "page.js"];
+const FILES = readdirSync(folder).filter((name) => statSync(join(folder, name)).isFile());
+// What `cargo xtask puzzle` says of each state natively.
+const PUZZLES = JSON.parse(readFileSync(new URL("puzzles.json", import.meta.url)));
 const CHROME = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync";
 
 const expect = JSON.parse(execFileSync(native, ["expect"], { maxBuffer: 1 << 26 }));
@@ -63,17 +66,22 @@ async function check(name, body) {
     ++failed;
     console.log(`${kind}: FAILED  ${name}: ${error.message}`);
     // The next check begins with a page that works.
-    await page.reload();
+    await page.goto(url);
     await ready().catch(() => {});
   }
 }
 
 await check("sizes", () => {
   const packed = (names) => names.reduce((sum, name) => sum + gzipSync(readFileSync(join(folder, name)), { level: 9 }).length, 0);
-  const [first, all] = [packed(FIRST), packed(readdirSync(folder))];
+  const [first, all] = [packed(FIRST), packed(FILES)];
   assert.ok(first <= 600e3, `the first paint takes ${first} bytes`);
   assert.ok(all <= 3e6, `all takes ${all} bytes`);
-  return `${first} bytes for the first paint, ${all} in all, by gzip -9`;
+  const modules = PUZZLES.map(({ name }) => {
+    const bytes = packed(["js", "wasm", "json"].map((extension) => `puzzles/${name}.${extension}`));
+    assert.ok(bytes <= 150e3, `the puzzle ${name} takes ${bytes} bytes`);
+    return `${bytes} for the puzzle ${name}`;
+  });
+  return `${first} bytes for the first paint, ${all} in all; ${modules.join(", ")}; by gzip -9`;
 });
 
 await page.setViewport({ width: 1280, height: 900 });
@@ -83,8 +91,8 @@ await check("ready", async () => {
   await ready();
   const took = performance.now() - began;
   assert.ok(took <= 5000, `it took ${took} ms`);
-  // Nothing is asked for but what lies in the folder.
-  assert.deepEqual([...new Set(sent.map((file) => basename(file)))].sort(), readdirSync(folder).sort());
+  // Everything in the folder is asked for, and nothing else: no puzzle before it is opened.
+  assert.deepEqual([...new Set(sent.map((file) => relative(folder, file)))].sort(), FILES.sort());
   return `${Math.round(took)} ms`;
 });
 
@@ -150,9 +158,11 @@ await check("a story is the native one", async () => {
   const share = (what) => best(turns, what) / best(natives, what);
   // On a machine that does something else too, only processor time says how fast either is.
   const quiet = best(natives, "wall") > 0.9 * best(natives, "processor");
-  const tokens = best(turns, "wall") * expect.tokens / expect.run.cycles;
-  const said = `${Math.round(best(turns, "wall"))} cycles/s, ${tokens.toFixed(1)} tokens/s, ${share("wall").toFixed(2)} of native; ` +
-    `${share("processor").toFixed(2)} by processor time of the worker${quiet ? "" : "; the machine is busy, so elapsed time is not judged"}`;
+  const rate = (what) => {
+    const tokens = best(turns, what) * expect.tokens / expect.run.cycles;
+    return `${Math.round(best(turns, what))} cycles/s, ${tokens.toFixed(1)} tokens/s with the prompt, ${share(what).toFixed(2)} of native`;
+  };
+  const said = `${rate("wall")}; by processor time of the worker ${rate("processor")}${quiet ? "" : "; the machine is busy, so elapsed time is not judged"}`;
   if (kind === "chrome") {
     assert.ok(share("processor") >= 0.5, said);
     assert.ok(!quiet || share("wall") >= 0.5, said);
@@ -284,6 +294,69 @@ await check("micro", async () => {
   await tell(8);
   await phase("done");
   assert.match(await text("verdict"), /^oracle: same bytes: 8 tokens/);
+});
+
+/** The verdict of the check that runs: the text, as a terminal has it. */
+const verdictOf = async () => {
+  await until(() => !document.getElementById("check").disabled && document.getElementById("verdict").className);
+  return page.evaluate(() => page.said[page.chosen].join("\n"));
+};
+for (const { name, states, hint, product } of PUZZLES) {
+  await check(`puzzle ${name}`, async () => {
+    const plain = (text) => text.replace(/[`*]/g, "").replace(/\s+/g, " ").trim();
+    const before = sent.length;
+    // Another page before, so that the address with a fragment loads it.
+    await page.goto("about:blank");
+    await page.goto(`${url}puzzles/index.html#${name}`);
+    const as = await verdictOf();
+    assert.ok(as.includes(states[0].says), as);
+    assert.equal(as, states[0].text);
+    // Only the module of this puzzle is loaded.
+    assert.deepEqual([...new Set(sent.slice(before).filter((file) => file.endsWith(".wasm")).map((file) => relative(folder, file)))], [`puzzles/${name}.wasm`]);
+    assert.equal(await page.$eval("#hint", (node) => node.hidden), true);
+    await click("#ask");
+    assert.equal(await page.$eval("#hint", (node) => node.hidden), false);
+    assert.equal(plain(await text("hint")), plain(hint));
+    for (const [number, { name: mending, says, text: native, file }] of states.entries()) {
+      await click(`#choices input[value="${number}"]`);
+      // What is shown is what was checked: the file without what is struck out.
+      const shown = await page.$eval("#code", (node) => {
+        const copy = node.cloneNode(true);
+        copy.querySelectorAll("del").forEach((gone) => gone.remove());
+        return copy.textContent;
+      });
+      assert.equal(shown, file, mending);
+      await click("#check");
+      assert.equal(await verdictOf(), native, mending);
+      assert.equal(await page.$eval("#verdict", (node) => node.className), says === null ? "good" : "bad", mending);
+      assert.equal(await page.$eval("#product", (node) => node.hidden), says !== null, mending);
+    }
+    const solved = states.findIndex(({ says }) => says === null);
+    await click(`#choices input[value="${solved}"]`);
+    await click("#check");
+    await verdictOf();
+    assert.ok((await text("product")).endsWith(product));
+    const wrong = states.filter(({ says }) => says !== null).length;
+    return `${wrong} states are still wrong, ${states.length - wrong} pass, each in the words of the native check`;
+  });
+}
+await check("pictures of a puzzle", async () => {
+  for (const [theme, width] of [["light", 1280], ["light", 390], ["dark", 1280], ["dark", 390]]) {
+    if (kind !== "chrome" && theme === "dark") continue;
+    await page.setViewport({ width, height: 900 });
+    if (kind === "chrome") await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: theme }]);
+    await page.goto("about:blank");
+    await page.goto(`${url}puzzles/index.html#full-queue`);
+    await verdictOf();
+    await click(`#choices input[value="${PUZZLES[0].states.findIndex(({ says }) => says === null)}"]`);
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+    assert.ok(wide <= width, `the page is ${wide} wide in a window of ${width}`);
+    await page.screenshot({ path: `${kind}-puzzle-${theme}-${width}.png`, fullPage: true });
+  }
+  if (kind === "chrome") await page.emulateMediaFeatures([]);
+  await page.setViewport({ width: 1280, height: 900 });
+  await page.goto(url);
+  await ready();
 });
 
 await check("at rest it takes no processor time", async () => {

@@ -106,7 +106,7 @@ pub fn run(root: &Path) -> Result<()> {
 }
 
 /// The command that the environment variable `VERILATOR` gives, as in the build of the co-simulation.
-fn verilator() -> Command {
+pub fn verilator() -> Command {
     let line = env::var("VERILATOR").unwrap_or_default();
     let mut words = line.split_whitespace();
     let mut command = Command::new(words.next().unwrap_or("verilator"));

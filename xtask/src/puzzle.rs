@@ -8,26 +8,27 @@ use anyhow::{Context, Result, bail};
 
 use doorbell_setup as setup;
 
-mod check;
+pub mod check;
+pub mod mendings;
 #[cfg(test)]
 mod tests;
 
 use check::{Language, Verdict};
 
 /// Where the puzzles lie, relative to the repository.
-const ROOM: &str = "labs/puzzles";
+pub const ROOM: &str = "labs/puzzles";
 
 /// One puzzle; its folder in [`ROOM`] has its name.
 #[derive(Debug)]
-struct Puzzle {
-    name: &'static str,
+pub struct Puzzle {
+    pub name: &'static str,
     /// The file to edit, in the folder.
-    file: &'static str,
-    language: Language,
+    pub file: &'static str,
+    pub language: Language,
     /// The fault, as the title of the page says it.
-    what: &'static str,
+    pub what: &'static str,
     /// The file of the product that is nearest to it.
-    product: &'static str,
+    pub product: &'static str,
 }
 
 /// Each puzzle; its number is its place, from 1.
@@ -105,7 +106,8 @@ const PUZZLES: &[Puzzle] = &[
 ];
 
 impl Puzzle {
-    fn folder(&self, root: &Path) -> PathBuf {
+    /// Where its files lie.
+    pub fn folder(&self, root: &Path) -> PathBuf {
         root.join(ROOM).join(self.name)
     }
 
@@ -185,7 +187,11 @@ fn list(root: &Path) -> String {
     )
 }
 
-fn select(which: &str) -> Result<&'static Puzzle> {
+/// The puzzle of this name or number.
+///
+/// # Errors
+/// If there is none.
+pub fn select(which: &str) -> Result<&'static Puzzle> {
     let is_named = |(k, puzzle): &(usize, &Puzzle)| which == puzzle.name || which == (k + 1).to_string();
     match PUZZLES.iter().enumerate().find(is_named) {
         Some((_, puzzle)) => Ok(puzzle),

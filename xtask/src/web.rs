@@ -1,5 +1,7 @@
 //! `cargo xtask web`: the device in a tab, built into `target/web`, served, and tested in browsers.
 
+mod puzzles;
+
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +15,7 @@ const TARGET: &str = "wasm32-unknown-emscripten";
 /// The device in the tab: one worker, and one of everything else.
 const DEVICE: &str = "1npu";
 /// C++ unwinds as Rust does there; what this compiler says of a loop that a lambda ends is no fault.
-const CXX_FLAGS: &str = "-fwasm-exceptions -Wno-for-loop-analysis";
+const CXX_FLAGS: &str = "-fwasm-exceptions -msimd128 -Wno-for-loop-analysis";
 /// Where Debian has acorn, which its emscripten needs.
 const DEBIANS_NODE: &str = "/usr/share/nodejs";
 /// Commands under which the browsers are known, and what puppeteer calls them.
@@ -95,11 +97,22 @@ fn build(root: &Path) -> Result<PathBuf> {
     fs::create_dir_all(&page).with_context(|| format!("cannot create {}", page.display()))?;
     let built = setup::target(root).join(TARGET).join("release");
     for file in fs::read_dir(root.join("web/page")).context("cannot read web/page")? {
-        copy(file?.path())?;
+        let file = file?.path();
+        if file.is_file() {
+            copy(file)?;
+        }
     }
     copy(built.join("doorbell-web.js"))?;
     copy(built.join("doorbell_web.wasm"))?;
     copy(root.join("lm/models/tiny.doorbell"))?;
+    let beside = page.join("puzzles");
+    fs::create_dir_all(&beside).with_context(|| format!("cannot create {}", beside.display()))?;
+    for file in fs::read_dir(root.join("web/page/puzzles")).context("cannot read web/page/puzzles")? {
+        let file = file?;
+        fs::copy(file.path(), beside.join(file.file_name()))
+            .context("cannot copy the page of the puzzles")?;
+    }
+    puzzles::build(root, &beside)?;
     println!("the page is in {}", page.display());
     Ok(page)
 }
@@ -132,6 +145,8 @@ fn test(root: &Path, page: &Path) -> Result<()> {
     let mut native =
         shell::cargo(root, &["build", "--release", "--package", "doorbell-web", "--no-default-features"]);
     shell::run(native.env("DOORBELL_RTL_WORKERS", DEVICE))?;
+    fs::write(place.join("puzzles.json"), puzzles::expected(root)?.to_string())
+        .context("cannot write what the puzzles' page must show")?;
     for (kind, program) in found {
         let mut command = Command::new("node");
         command.arg("browser.mjs").arg(kind).arg(program).arg(page);

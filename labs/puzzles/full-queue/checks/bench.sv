@@ -33,6 +33,8 @@ module bench;
   // Completions count from 0 here; their indices from `first`.
   int cycle = 0, given = 0, posted = 0, head = 0, held_for = 0, all = 0;
   int holds [0:Size-1];                 // the completion in each slot; -1: free
+  logic wants, ends, wakes;             // drawn one by one, so that each simulator draws the same
+  int frees;
   string path, map, queue;
   logic [31:0] index;                   // of the next completion
 
@@ -112,7 +114,13 @@ module bench;
     // One in, one out.
     repeat (3 * Size) step(1'b1, 1'b1, Size);
     repeat (2 * Size) step(1'b0, 1'b1, Size);
-    for (int k = 0; k < 3000; k++) step(chance(60), chance(k % 900 < 300 ? 20 : 70), chance(k % 700 < 350 ? 10 : 50) ? 1 + below(3) : 0);
+    for (int k = 0; k < 3000; k++) begin
+      wants = chance(60);
+      ends  = chance(k % 900 < 300 ? 20 : 70);
+      wakes = chance(k % 700 < 350 ? 10 : 50);
+      frees = 1 + below(3);
+      step(wants, ends, wakes ? frees : 0);
+    end
     if (posted < 300) still_wrong($sformatf("only %0d completions in %0d cycles.", posted, cycle), {"R3: every descriptor yields a completion.", queue}, header);
     all = all + posted;
   endtask

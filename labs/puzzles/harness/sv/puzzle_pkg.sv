@@ -3,11 +3,19 @@ package puzzle_pkg;
   localparam int Shown = 10;            // cycles that are shown
   string lines [0:Shown-1];
   int    noted = 0;
-  int    state = 1;                     // of the random numbers
+  logic [31:0] state = 32'd1;           // of the random numbers
   bit    ended = 1'b0;
 
+  // Marsaglia's xorshift, as $urandom of a seed is another one in each simulator.
+  function automatic logic [31:0] drawn();
+    state = state ^ (state << 13);
+    state = state ^ (state >> 17);
+    state = state ^ (state << 5);
+    drawn = state;
+  endfunction
+
   function automatic int below(input int n);
-    below = int'($urandom(state) >> 4) % n;
+    below = int'(drawn() >> 4) % n;
   endfunction
 
   function automatic logic chance(input int percent);

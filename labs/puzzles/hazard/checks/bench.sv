@@ -113,7 +113,9 @@ module bench;
     word = word + 1;
   endtask
 
-  int rf, rs, wf, ws;
+  // Drawn one by one, so that each simulator draws the same.
+  int rf, rs, wf, ws, on, cycles;
+  logic short;
   initial begin
     if ($value$plusargs("wave=%s", path)) begin
       $dumpfile(path);
@@ -139,7 +141,10 @@ module bench;
       rs = rf + 1 + below(4);
       wf = below(Lines - 4);
       ws = wf + 1 + below(4);
-      give(below(Units), rf, rs, wf, ws, 1 + below(chance(70) ? 6 : 20));
+      on     = below(Units);
+      short  = chance(70);
+      cycles = 1 + below(short ? 6 : 20);
+      give(on, rf, rs, wf, ws, cycles);
     end
     if (raws < 50 || wars < 50 || waws < 50 || beside < 100)
       still_wrong($sformatf("of %0d words only %0d ran beside others.", word, beside), speed, header);

@@ -67,7 +67,7 @@ module bench;
     // A worker is free in each fourth cycle, and in each third.
     for (int k = 0; k < 40; k++) step('1, '1, k % 4 == 0);
     for (int k = 0; k < 30; k++) step('1, 4'b1110, k % 3 == 0);
-    for (int k = 0; k < 3000; k++) step($urandom(state), $urandom(state) | ((k % 500 < 250) ? 4'b0110 : 4'b0000), chance(k % 1000 < 500 ? 90 : 40));
+    for (int k = 0; k < 3000; k++) step(drawn(), drawn() | ((k % 500 < 250) ? 4'b0110 : 4'b0000), chance(k % 1000 < 500 ? 90 : 40));
     for (int q = 0; q < Queues; q++) if (went[q] < 200) still_wrong($sformatf("queue pair %0d went only %0d times.", q, went[q]), turns, header);
     solved($sformatf("%0d cycles: whoever could go went within its turns, whatever the others waited for.", cycle));
   end
