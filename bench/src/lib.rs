@@ -14,6 +14,7 @@ mod npu;
 #[cfg(feature = "rtl")]
 pub mod perf;
 mod pipeline;
+mod policies;
 mod queue;
 #[cfg(feature = "rtl")]
 mod rtl;
@@ -56,6 +57,8 @@ pub enum What {
     HwFastpath,
     /// The runtime over the model: rollout segments per second on one core
     Pipeline,
+    /// Policies on a trace while KV blocks are scarce, over the golden model in simulated cycles: makespan, latencies, blocks, idle workers
+    Policies,
     /// What the runtime adds to a segment, and what it costs to tell another thread
     Tax,
     /// KV blocks: what sharing saves on a trace, and what a block of the arena costs
@@ -183,6 +186,7 @@ const fn bench(what: What, keys: &'static [&'static str], run: Run) -> Bench {
 const BENCHES: &[Bench] = &[
     bench(What::HwFastpath, &["queue"], |load| one(queue::round_trips(load))),
     bench(What::Pipeline, &["pipeline"], |load| one(pipeline::throughput(load.quick))),
+    bench(What::Policies, &["policies"], |load| one(policies::policies(load.trace, load.quick))),
     bench(What::Tax, &["tax"], |load| one(pipeline::tax(load.quick))),
     bench(What::Tax, &["handoff_submission"], |load| one(handoff::submission(load.quick))),
     bench(What::Tax, &["handoff_telling"], |load| one(handoff::telling(load.quick))),
