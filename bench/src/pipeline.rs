@@ -8,7 +8,7 @@ use doorbell_host::{Device, Driver, QueueConfig};
 use doorbell_runtime::events::{Clock, Collector};
 use doorbell_runtime::kv::{PrefixConfig, Prefixes};
 use doorbell_runtime::metrics::{CollectorThread, Metrics};
-use doorbell_runtime::pipeline::{Discard, Feed, Inline, Options, Parts, Pipeline, RewardStage};
+use doorbell_runtime::pipeline::{Discard, Feed, Inline, Options, Parts, Pipeline, RewardStage, Scoring};
 use doorbell_runtime::policy::PolicyKind;
 use doorbell_runtime::reward::{
     Answer, AnswerMemory, Judge, JudgeError, Pool, PoolOptions, Prompts, Verdict,
@@ -50,6 +50,8 @@ pub(crate) enum Setup {
     Events,
     /// A judge on a thread of its own.
     Judge,
+    /// No judge: the device scores at checkpoints by itself (RESIDENT), and no answer is read.
+    Resident,
 }
 
 impl Setup {
@@ -58,6 +60,7 @@ impl Setup {
             Setup::Alone => "hot thread alone",
             Setup::Events => "and events",
             Setup::Judge => "and a judge's thread",
+            Setup::Resident => "RESIDENT, no judge",
         }
     }
 }
@@ -113,7 +116,9 @@ impl Workload {
     }
 
     pub(crate) fn run(&self, setup: Setup) -> Result<Rates, BenchError> {
-        let options = self.options();
+        let resident = setup == Setup::Resident;
+        let scoring = if resident { Scoring::Resident } else { Scoring::Stage };
+        let options = Options { scoring, ..self.options() };
         let device = self.device()?;
         let kv = PrefixConfig {
             blocks: 1 << 15,
@@ -166,11 +171,13 @@ impl Workload {
         if let Some(collector) = collector {
             collector.finish().1.map_err(BenchError::failed)?;
         }
+        // One descriptor takes all segments of a RESIDENT rollout.
+        let expected = if resident { self.requests.len() as u64 } else { self.segments() };
         let segments = metrics.counters.values().segments;
-        if segments != self.segments() {
-            return Err(BenchError::failed(format!("{segments} segments completed of {}", self.segments())));
+        if segments != expected {
+            return Err(BenchError::failed(format!("{segments} segments completed of {expected}")));
         }
-        Ok(elapsed.rates(segments))
+        Ok(elapsed.rates(self.segments()))
     }
 }
 
@@ -257,12 +264,19 @@ pub fn throughput(quick: bool) -> Result<Section, BenchError> {
     })
 }
 
+/// Nanoseconds of a segment of 32 tokens in a table of [`tax`].
+pub(crate) fn per_segment(tax: &Section, setup: Setup) -> f64 {
+    let rows = tax.json.as_array().into_iter().flatten();
+    let row = rows.filter(|row| row["segment_tokens"] == 32 && row["with"] == setup.name());
+    row.filter_map(|row| row["runtime_ns"].as_f64()).next().expect("the table has every setup with 32 tokens")
+}
+
 /// What the runtime adds to a segment.
 pub fn tax(quick: bool) -> Result<Section, BenchError> {
     let mut table =
         table(["tokens/segment", "with", "bare device", "runtime", "cost per segment", "bar", "bar is"], 0);
     let mut json = vec![];
-    for row in rows(&[1, 32], &[Setup::Alone, Setup::Events, Setup::Judge], quick)? {
+    for row in rows(&[1, 32], &[Setup::Alone, Setup::Events, Setup::Judge, Setup::Resident], quick)? {
         let Row { segment_tokens, setup, bare, rate, cost } = row;
         let nanos = |rate: Rates| format!("{:.1} ns", 1e9 / rate.cpu);
         table.add_row([
