@@ -38,7 +38,8 @@ pub fn latencies(quick: bool) -> Result<Section, BenchError> {
         let settings = Settings { queue, tap: true, ..Settings::default() };
         let device = kind.open(&settings).map_err(BenchError::failed)?;
         let rate = TickRate(device.features().tick_hz);
-        let (_, report) = workload.run_on(device, Beside { judge: true, events: true, lives: Some(rate) })?;
+        let beside = Beside { judge: true, events: true, lives: Some(rate), scoring: Scoring::Stage };
+        let (_, report) = workload.run_on(device, beside)?;
         let report = report.unwrap_or_default();
         let (dropped, one) =
             (report.device.unwrap_or_default().dropped, report.one_clock.unwrap_or_default());

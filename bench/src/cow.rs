@@ -78,7 +78,15 @@ fn bursts<T>(burst: usize, rounds: u64, acquire: impl Fn() -> T, release: impl F
     }
 }
 
-/// Acquire and release on one thread, beside other ways to keep free blocks.
+/// Pairs of the other rows for one copy.
+const COPIES: u64 = 64;
+const COPY: &str = "a copy of a block";
+
+/// Names of the rows that the bottleneck table takes up.
+pub const ARENA: &str = "arena";
+pub const MALLOC: &str = "malloc and free";
+
+/// Acquire and release on one thread, beside other ways to keep free blocks, and what a reference costs beside a copy.
 pub fn arena(quick: bool) -> Result<Section, BenchError> {
     let (pairs, repeats) = if quick { (1 << 19, 3) } else { (1 << 22, 9) };
     let arena = RefCell::new(Arena::new(BLOCKS).map_err(BenchError::input)?);
@@ -87,14 +95,17 @@ pub fn arena(quick: bool) -> Result<Section, BenchError> {
     (0..BLOCKS).for_each(|block| queue.push(block).expect("it has room for all"));
     const ENOUGH: &str = "there are more blocks than a burst takes";
     type Run<'a> = &'a dyn Fn(usize, u64);
-    let ways: [(&str, Run<'_>); 4] = [
-        ("arena", &|burst, rounds| {
+    // A block that all references are to, and a copy of one.
+    let shared = arena.borrow_mut().acquire().map_err(BenchError::input)?;
+    let (bytes, copy) = (vec![1_u8; BLOCK_BYTES], RefCell::new(vec![0_u8; BLOCK_BYTES]));
+    let ways: [(&str, Run<'_>); 6] = [
+        (ARENA, &|burst, rounds| {
             let acquire = || arena.borrow_mut().acquire().expect(ENOUGH);
             bursts(burst, rounds, acquire, |block| {
                 _ = arena.borrow_mut().release(block).expect("it is held")
             });
         }),
-        ("malloc and free", &|burst, rounds| {
+        (MALLOC, &|burst, rounds| {
             bursts(burst, rounds, || Vec::<u8>::with_capacity(BLOCK_BYTES), drop);
         }),
         ("Mutex<Vec<u32>>", &|burst, rounds| {
@@ -105,14 +116,24 @@ pub fn arena(quick: bool) -> Result<Section, BenchError> {
             let release = |block| queue.push(block).expect("it came from there");
             bursts(burst, rounds, || queue.pop().expect(ENOUGH), release);
         }),
+        ("a reference to a block", &|burst, rounds| {
+            let retain = || arena.borrow_mut().retain(black_box(shared)).expect("it is held");
+            bursts(burst, rounds, retain, |()| _ = arena.borrow_mut().release(shared).expect("it is held"));
+        }),
+        (COPY, &|burst, rounds| {
+            // As many as pairs of the others would take minutes.
+            let rounds = rounds.div_ceil(COPIES);
+            bursts(burst, rounds, || copy.borrow_mut().copy_from_slice(black_box(&bytes)), |()| {});
+        }),
     ];
     let sizes = [1, BURST];
     let mut times = vec![[vec![], vec![]]; ways.len()];
     for _ in 0..repeats {
-        for ((_, run), times) in ways.iter().zip(&mut times) {
+        for ((name, run), times) in ways.iter().zip(&mut times) {
             for (burst, times) in sizes.into_iter().zip(times) {
                 let ((), time) = timed(|| run(burst, pairs / burst as u64));
-                times.push(1e9 * time.cpu.as_secs_f64() / pairs as f64);
+                let done = if *name == COPY { pairs.div_ceil(COPIES) } else { pairs };
+                times.push(1e9 * time.cpu.as_secs_f64() / done as f64);
             }
         }
     }
@@ -135,6 +156,7 @@ pub fn arena(quick: bool) -> Result<Section, BenchError> {
         table,
         notes: vec![
             "Only the arena finds a double release, counts, and keeps references; the queues keep bare numbers.".to_owned(),
+            "A reference (one more holder, and one less) is what sharing a block costs; a copy is what it saves.".to_owned(),
         ],
         json: rows.into(),
     })

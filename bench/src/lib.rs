@@ -10,11 +10,13 @@ mod events;
 mod gpu;
 mod handoff;
 mod lm;
+mod memory;
 #[cfg(feature = "rtl")]
 mod npu;
 #[cfg(feature = "rtl")]
 pub mod perf;
 mod pipeline;
+mod policies;
 mod queue;
 #[cfg(feature = "rtl")]
 mod rtl;
@@ -29,6 +31,7 @@ mod serve;
 mod sockets;
 #[cfg(feature = "rtl")]
 mod speed;
+mod tax;
 mod throughput;
 mod trajectories;
 mod wait;
@@ -57,7 +60,9 @@ pub enum What {
     HwFastpath,
     /// The runtime over the model: rollout segments per second on one core
     Pipeline,
-    /// What the runtime adds to a segment, and what it costs to tell another thread
+    /// Policies on a trace while KV blocks are scarce, over the golden model in simulated cycles: makespan, latencies, blocks, idle workers
+    Policies,
+    /// The bottleneck table: each cost that the design avoids, beside what replaces it; and what the runtime adds to a segment
     Tax,
     /// KV blocks: what sharing saves on a trace, and what a block of the arena costs
     Cow,
@@ -187,9 +192,12 @@ const fn bench(what: What, keys: &'static [&'static str], run: Run) -> Bench {
 const BENCHES: &[Bench] = &[
     bench(What::HwFastpath, &["queue"], |load| one(queue::round_trips(load))),
     bench(What::Pipeline, &["pipeline"], |load| one(pipeline::throughput(load.quick))),
-    bench(What::Tax, &["tax"], |load| one(pipeline::tax(load.quick))),
-    bench(What::Tax, &["handoff_submission"], |load| one(handoff::submission(load.quick))),
-    bench(What::Tax, &["handoff_telling"], |load| one(handoff::telling(load.quick))),
+    bench(What::Policies, &["policies"], |load| one(policies::policies(load.trace, load.quick))),
+    bench(
+        What::Tax,
+        &["bottlenecks", "tax", "first_touch", "handoff_submission", "handoff_telling"],
+        |load| tax::sections(load.quick),
+    ),
     bench(What::Cow, &["cow_savings"], |load| one(cow::savings(&cow::part(load.trace, load.quick)))),
     bench(What::Cow, &["arena"], |load| one(cow::arena(load.quick))),
     bench(What::Trajectories, &["trajectories"], |load| one(trajectories::stored(load.quick))),

@@ -8,7 +8,7 @@ use doorbell_host::{Device, Driver, QueueConfig};
 use doorbell_runtime::events::{Clock, Collector, Report, TickRate};
 use doorbell_runtime::kv::{PrefixConfig, Prefixes};
 use doorbell_runtime::metrics::{CollectorThread, Metrics};
-use doorbell_runtime::pipeline::{Discard, Feed, Inline, Options, Parts, Pipeline, RewardStage};
+use doorbell_runtime::pipeline::{Discard, Feed, Inline, Options, Parts, Pipeline, RewardStage, Scoring};
 use doorbell_runtime::policy::PolicyKind;
 use doorbell_runtime::reward::{
     Answer, AnswerMemory, Judge, JudgeError, Pool, PoolOptions, Prompts, Verdict,
@@ -50,6 +50,8 @@ pub(crate) enum Setup {
     Events,
     /// A judge on a thread of its own.
     Judge,
+    /// No judge: the device scores at checkpoints by itself (RESIDENT), and no answer is read.
+    Resident,
 }
 
 /// The same, one by one.
@@ -61,6 +63,8 @@ pub(crate) struct Beside {
     pub events: bool,
     /// So are LIFE events of the device, whose clock has this rate.
     pub lives: Option<TickRate>,
+    /// Who scores at checkpoints.
+    pub scoring: Scoring,
 }
 
 impl Setup {
@@ -69,6 +73,7 @@ impl Setup {
             Setup::Alone => "hot thread alone",
             Setup::Events => "and events",
             Setup::Judge => "and a judge's thread",
+            Setup::Resident => "RESIDENT, no judge",
         }
     }
 }
@@ -129,7 +134,9 @@ impl Workload {
     }
 
     pub(crate) fn run(&self, setup: Setup) -> Result<Rates, BenchError> {
-        let beside = Beside { judge: setup == Setup::Judge, events: setup == Setup::Events, lives: None };
+        let scoring = if setup == Setup::Resident { Scoring::Resident } else { Scoring::Stage };
+        let beside =
+            Beside { judge: setup == Setup::Judge, events: setup == Setup::Events, lives: None, scoring };
         Ok(self.run_on(Box::new(self.device()?), beside)?.0)
     }
 
@@ -139,7 +146,8 @@ impl Workload {
         device: Box<dyn Device>,
         beside: Beside,
     ) -> Result<(Rates, Option<Report>), BenchError> {
-        let options = self.options();
+        let resident = beside.scoring == Scoring::Resident;
+        let options = Options { scoring: beside.scoring, ..self.options() };
         let kv = PrefixConfig {
             blocks: 1 << 15,
             prefixes: SLOTS,
@@ -197,11 +205,14 @@ impl Workload {
             written.map_err(BenchError::failed)?;
             report = Some(told);
         }
+        // One descriptor takes all segments of a RESIDENT rollout.
+        let expected = if resident { self.requests.len() as u64 } else { self.segments() };
         let segments = metrics.counters.values().segments;
-        if segments != self.segments() {
-            return Err(BenchError::failed(format!("{segments} segments completed of {}", self.segments())));
+        if segments != expected {
+            return Err(BenchError::failed(format!("{segments} segments completed of {expected}")));
         }
-        Ok((elapsed.rates(segments), report))
+        // Rates are of segments, however many descriptors took them.
+        Ok((elapsed.rates(self.segments()), report))
     }
 }
 
@@ -288,12 +299,19 @@ pub fn throughput(quick: bool) -> Result<Section, BenchError> {
     })
 }
 
+/// Nanoseconds of a segment of 32 tokens in a table of [`tax`].
+pub(crate) fn per_segment(tax: &Section, setup: Setup) -> f64 {
+    let rows = tax.json.as_array().into_iter().flatten();
+    let row = rows.filter(|row| row["segment_tokens"] == 32 && row["with"] == setup.name());
+    row.filter_map(|row| row["runtime_ns"].as_f64()).next().expect("the table has every setup with 32 tokens")
+}
+
 /// What the runtime adds to a segment.
 pub fn tax(quick: bool) -> Result<Section, BenchError> {
     let mut table =
         table(["tokens/segment", "with", "bare device", "runtime", "cost per segment", "bar", "bar is"], 0);
     let mut json = vec![];
-    for row in rows(&[1, 32], &[Setup::Alone, Setup::Events, Setup::Judge], quick)? {
+    for row in rows(&[1, 32], &[Setup::Alone, Setup::Events, Setup::Judge, Setup::Resident], quick)? {
         let Row { segment_tokens, setup, bare, rate, cost } = row;
         let nanos = |rate: Rates| format!("{:.1} ns", 1e9 / rate.cpu);
         table.add_row([

@@ -61,7 +61,8 @@ fn code_of(error: &DeviceError) -> Code {
         DeviceError::Unavailable { .. }
         | DeviceError::NotADevice { .. }
         | DeviceError::Version { .. }
-        | DeviceError::Memory { .. } => Code::Unavailable,
+        | DeviceError::Memory { .. }
+        | DeviceError::Placement { .. } => Code::Unavailable,
         DeviceError::OutOfBounds { .. } => Code::OutOfBounds,
         DeviceError::Timeout(_) => Code::Hung,
         DeviceError::Shard { error, .. } => code_of(error),

@@ -59,7 +59,10 @@ impl fmt::Display for Failure {
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Failure {
         let code = match error {
-            DeviceError::RingDepth { .. } | DeviceError::Config { .. } | DeviceError::Memory { .. } => 2,
+            DeviceError::RingDepth { .. }
+            | DeviceError::Config { .. }
+            | DeviceError::Memory { .. }
+            | DeviceError::Placement { .. } => 2,
             DeviceError::Unavailable { .. }
             | DeviceError::NotADevice { .. }
             | DeviceError::Version { .. } => 3,

@@ -98,6 +98,7 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
             "wait",
             "coalesce",
             "depth",
+            "memory",
             "device_times",
         ],
     ),
@@ -116,7 +117,7 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
         &["listen", "api_key", "max_waiting", "max_connections", "max_body", "request_timeout"],
     ),
     ("serve", "Language model", &["model", "served_model_name", "weight_version", "chat_template", "seed"]),
-    ("serve", "Device", &["device", "workers"]),
+    ("serve", "Device", &["device", "workers", "memory"]),
     (
         "serve",
         "Rollouts",

@@ -334,6 +334,33 @@ fn a_strict_run_is_clean_or_says_what_could_not_be_watched() {
     }
 }
 
+/// Huge pages by the kernel's own account, or an error that says what the machine lacks; and nothing else changes.
+#[test]
+#[cfg(target_os = "linux")]
+fn placed_memory_is_what_was_asked_for_or_the_run_does_not_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let args = "--strict --checkpoint 8 --slots 64 --warm-up 0.5";
+    let (plain, json, _) = run(directory.path(), &format!("{args} --store plain"));
+    assert!(json["memory"].is_null(), "{}", json["memory"]);
+    for (words, kinds) in [("transparent+near", &["AnonHugePages"][..]), ("reserved", &["Private_Hugetlb"])] {
+        let (code, json, errors) = run(directory.path(), &format!("{args} --memory {words} --store {words}"));
+        if json.is_null() {
+            let told =
+                ["vm.nr_hugepages=", "huge pages were had", "node"].iter().any(|what| errors.contains(what));
+            assert!(code != 0 && told, "{errors}");
+            eprintln!("skipped: {words}: {errors}");
+            continue;
+        }
+        assert_eq!(code, plain, "{errors}");
+        let (bytes, huge) = (&json["memory"]["bytes"], &json["memory"]["huge"]);
+        assert!(bytes.as_u64() > Some(100_000) && bytes == huge, "{}", json["memory"]);
+        let names: Vec<&String> = json["memory"]["by_name"].as_object().unwrap().keys().collect();
+        assert_eq!(names, kinds);
+        assert_eq!(json["strict"]["facts"]["minor_faults"], 0, "{errors}");
+        assert_eq!(trajectories(directory.path(), words), trajectories(directory.path(), "plain"), "R6");
+    }
+}
+
 /// Aborts are served while judges take their time, and leave no trajectory.
 #[test]
 fn aborted_rollouts_leave_no_trajectory() {
@@ -455,6 +482,8 @@ fn a_perfetto_trace_is_json() {
 #[case("--listen nowhere", 2, "nowhere")]
 #[case("--wait sleep --strict", 2, "cannot be used with")]
 #[case("--model micro --strict", 2, "the golden model computes on that thread")]
+#[case("--memory huge", 2, "'huge' says nothing of memory; there are transparent, reserved")]
+#[case("--memory node=1023", 2, "there is no node 1023; nodes here: 0")]
 #[case("--wait sleep --coalesce x", 2, "expected a number of completions")]
 #[case("--wait sleep --coalesce 65536", 2, "at most 65535")]
 #[case("--wait sleep --coalesce 8:", 2, "expected ticks after the colon")]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cxx::UniquePtr;
 use doorbell_contract::{EventKind, HwEvent, Place, Register};
 use doorbell_host::memory::SIMULATED_BUS_ADDRESS;
-use doorbell_host::{DeviceError, Pages, Platform, SharedMemory};
+use doorbell_host::{DeviceError, Pages, Placement, Platform, SharedMemory};
 use doorbell_npu::run::Event;
 
 use crate::bridge::ffi::{self, Owed};
@@ -25,6 +25,7 @@ pub struct RtlPlatform {
     // Declared before the memory, which it must not outlive.
     simulator: Simulator,
     memory: Option<SharedMemory>,
+    placement: Placement,
     pub(crate) given: Given,
     built: ffi::Built,
     clock: Arc<AtomicU64>,
@@ -79,6 +80,7 @@ impl RtlPlatform {
         Ok(Self {
             simulator: Simulator(simulator),
             memory: None,
+            placement: Placement::default(),
             given: Given::new(),
             built,
             clock: Arc::default(),
@@ -87,6 +89,12 @@ impl RtlPlatform {
             changes: config.changes,
             slice: config.slice,
         })
+    }
+
+    /// The device with memory that is placed so.
+    #[must_use]
+    pub fn with_placement(self, placement: Placement) -> Self {
+        Self { placement, ..self }
     }
 
     /// Workers that the RTL was built with.
@@ -371,7 +379,7 @@ impl Platform for RtlPlatform {
     }
 
     fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
-        let memory = SharedMemory::allocate(bytes, SIMULATED_BUS_ADDRESS)?;
+        let memory = SharedMemory::placed(bytes, SIMULATED_BUS_ADDRESS, &self.placement)?;
         // SAFETY: the block is writable and kept alive by the clone in `self`, which outlives the simulator; the
         // simulator accesses it atomically, as everybody else does.
         unsafe {

@@ -84,6 +84,10 @@ fn place<'a>(
             format!("1 of each, as {kind}:{place} is one function: its driver takes the first queue pair");
         return Err(DeviceError::Config { field: "queues or functions", value, expected }.into());
     }
+    if !settings.placement.is_default() {
+        let problem = format!("{kind} shares memory of its own kind; memory= is for model, rtl and gpu");
+        return Err(OpenError::Option { option: format!("memory={}", settings.placement), problem });
+    }
     Ok(place)
 }
 

@@ -17,7 +17,9 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use doorbell_host::ports::QueuePort;
-use doorbell_host::{Device, DeviceError, Division, Driver, Pages, Platform, Ports, QueueConfig, Sharded};
+use doorbell_host::{
+    Device, DeviceError, Division, Driver, Pages, Placement, Platform, Ports, QueueConfig, Sharded,
+};
 use doorbell_verify::ModelPlatform;
 use doorbell_verify::model::{BadMutation, Mutation};
 
@@ -68,6 +70,8 @@ pub struct Settings {
     pub patience: Option<u32>,
     /// The memory of simulated devices.
     pub memory: Memory,
+    /// Where the memory that host and device share lies, and in which pages, of a device that this process has.
+    pub placement: Placement,
     /// The GPUs.
     pub gpus: Gpus,
     /// Whether a device that lives only in the time that it is given gets a thread of its own, so that others may sleep
@@ -92,6 +96,7 @@ impl Default for Settings {
             functions: 1,
             patience: None,
             memory: Memory::default(),
+            placement: Placement::default(),
             gpus: Gpus::default(),
             own_thread: false,
             tap: false,
@@ -367,19 +372,22 @@ fn open_model(settings: &Settings, rewards: bool) -> Result<Opened, OpenError> {
         let parsed: Result<Mutation, BadMutation> = text.parse();
         mutation = Some(parsed.map_err(|error| OpenError::Setting(error.to_string()))?);
     }
-    let with_fault = |model: ModelPlatform| match mutation {
-        Some(mutation) => model.with_mutation(mutation),
-        None => model,
+    let made = |model: ModelPlatform| {
+        let model = model.with_placement(settings.placement);
+        match mutation {
+            Some(mutation) => model.with_mutation(mutation),
+            None => model,
+        }
     };
     // The model runs one descriptor at a time, whatever the number of workers of the others.
     let patience = settings.patience.unwrap_or(settings.queue.patience);
     let queue = QueueConfig { workers: None, patience, ..settings.queue.clone() };
     if settings.is_alone(rewards) {
-        let device: Box<dyn Device> = Box::new(Driver::new(with_fault(ModelPlatform::new()), queue)?);
+        let device: Box<dyn Device> = Box::new(Driver::new(made(ModelPlatform::new()), queue)?);
         return Ok(device.into());
     }
     let queues = settings.queues * row(rewards);
-    let model = with_fault(ModelPlatform::with_queues(queues, settings.functions)?);
+    let model = made(ModelPlatform::with_queues(queues, settings.functions)?);
     Ok(divided(model, settings, &queue, rewards)?)
 }
 

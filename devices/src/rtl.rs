@@ -67,6 +67,7 @@ fn make(
         CosimError::Config { .. } => OpenError::Setting(error.to_string()),
         other => DeviceError::from(other).into(),
     })?;
+    let platform = platform.with_placement(settings.placement);
     let patience = settings.patience.unwrap_or_else(|| patience(&config, &settings.queue));
     let mut queue = QueueConfig { workers: Some(workers), patience, ..settings.queue.clone() };
     if settings.tap {

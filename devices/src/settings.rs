@@ -10,7 +10,7 @@ use crate::{OpenError, Settings};
 
 impl Settings {
     /// The keys and their values. Numbers are decimal, or hexadecimal behind `0x`.
-    pub const KEYS: [(&'static str, &'static str); 30] = [
+    pub const KEYS: [(&'static str, &'static str); 31] = [
         ("sq_depth", "slots of the submission queue, a power of two from 2 to 65536"),
         ("cq_depth", "slots of the completion queue, a power of two from 2 to 65536"),
         ("sq_start", "running index at which the submission queue starts"),
@@ -31,6 +31,11 @@ impl Settings {
         ("reorder", "rtl: 1 if writes are answered out of order, else 0"),
         ("random_memory", "rtl: 1 if latency, stalls and order are drawn from the seed, else 0"),
         ("seed", "rtl: seed of what is random"),
+        (
+            "memory",
+            "model, rtl, gpu: where the memory shared with the device lies, as transparent+near+locked: huge pages (transparent or \
+             reserved), a node (near or node=N), locked, touched",
+        ),
         ("gpus", "gpu: numbers of the GPUs, as 0 or 0+1"),
         (
             "sms",
@@ -78,6 +83,7 @@ impl Settings {
             "reorder" => self.memory.reorder = switch(value)?,
             "random_memory" => self.memory.random = switch(value)?,
             "seed" => self.memory.seed = number(value)?,
+            "memory" => self.placement = value.parse()?,
             "gpus" => self.gpus.gpus = gpus(value, '+')?,
             "sms" => self.gpus.sms = Some(number(value)?),
             "queues" => self.queues = sixteen(value)?,
@@ -201,6 +207,7 @@ mod tests {
                 "ranges" => "0..9",
                 "gpus" => "1+2",
                 "queues" => "0x10",
+                "memory" => "transparent+node=1",
                 "reorder" | "random_memory" | "own_thread" => "1",
                 _ => "7",
             };
@@ -247,6 +254,10 @@ mod tests {
     #[case("reorder=yes", "option 'reorder=yes': expected 0 or 1")]
     #[case("ranges=5", "option 'ranges=5': '5' is no range of tokens")]
     #[case("gpus=0+0", "option 'gpus=0+0': expected numbers of GPUs, each once")]
+    #[case(
+        "memory=huge",
+        "option 'memory=huge': 'huge' says nothing of memory; there are transparent, reserved"
+    )]
     #[case("queues=17", "option 'queues=17': expected 1 to 16")]
     #[case("queues=0", "option 'queues=0': expected 1 to 16")]
     #[case("functions=0", "option 'functions=0': expected 1 to 16")]

@@ -13,7 +13,7 @@ use cudarc::driver::{
     CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg, result,
 };
 use doorbell_host::memory::PAGE;
-use doorbell_host::{DeviceError, SharedMemory};
+use doorbell_host::{DeviceError, Placement, SharedMemory};
 
 use crate::engine::Engine;
 use crate::graveyard::GRAVEYARD;
@@ -81,6 +81,8 @@ pub struct GpuOptions {
     /// Bytes of device memory in which keys and values stay between descriptors that name a generation (rule R26); 0 keeps none. `None` is a quarter of what is
     /// free when all else has its own, and at most twice the host memory of the queue pairs; none if that cannot be had.
     pub kept_bytes: Option<u64>,
+    /// How the shared memory is placed; near is the GPU's node. With the default CUDA allocates it.
+    pub placement: Placement,
 }
 
 /// Blocks of a team if [`GpuOptions::ranks`] does not tell.
@@ -197,7 +199,16 @@ impl GpuOptions {
 
 impl Default for GpuOptions {
     fn default() -> Self {
-        Self { gpu: 0, queues: 1, bytes: 0, sms: None, language: None, ranks: None, kept_bytes: None }
+        Self {
+            gpu: 0,
+            queues: 1,
+            bytes: 0,
+            sms: None,
+            language: None,
+            ranks: None,
+            kept_bytes: None,
+            placement: Placement::default(),
+        }
     }
 }
 
@@ -359,7 +370,7 @@ struct Gpu {
 impl Gpu {
     /// Does everything but start the kernel.
     fn ready(options: GpuOptions) -> Result<Self, DeviceError> {
-        let GpuOptions { gpu, queues, bytes, sms, language, ranks, kept_bytes } = options;
+        let GpuOptions { gpu, queues, bytes, sms, language, ranks, kept_bytes, placement } = options;
         if !(1..=MAX_QUEUES).contains(&queues) {
             let expected = format!("1 to {MAX_QUEUES}");
             return Err(DeviceError::Config { field: "queues", value: queues as u64, expected });
@@ -391,7 +402,10 @@ impl Gpu {
         let stream = context.new_stream().map_err(driver("making a stream"))?;
         let bytes = bytes.max(1).next_multiple_of(PAGE);
         let mailboxes = pinned(&context, queues * PAGE)?;
-        let memory = pinned(&context, queues * bytes)?;
+        let memory = match placement.is_default() {
+            true => pinned(&context, queues * bytes)?,
+            false => placed(&context, queues * bytes, &placement.near(about.numa_node))?,
+        };
 
         let sizes =
             Sizes::ask(&kernels, &stream, &mailboxes).map_err(driver("asking the kernel for its sizes"))?;
@@ -691,6 +705,55 @@ pub(crate) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> Result<SharedM
     }?;
     memory.clear();
     Ok(memory)
+}
+
+/// The same, placed as it is asked for: mapped by the host, and then page-locked for the GPU.
+fn placed(
+    context: &Arc<CudaContext>,
+    bytes: usize,
+    placement: &Placement,
+) -> Result<SharedMemory, DeviceError> {
+    let refused = |error: DriverError| DeviceError::Memory {
+        bytes,
+        reason: format!("page-locking memory={placement}: {error:?}"),
+    };
+    // The host's mapping; the GPU's address of it is known below.
+    let mapped = SharedMemory::placed(bytes, 0, placement)?;
+    context.bind_to_thread().map_err(refused)?;
+    let (base, len) = (mapped.host_pointer(), mapped.len());
+    let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+    // SAFETY: the mapping is that long, and lives in the owner below, which takes the registration back before it goes.
+    unsafe { sys::cuMemHostRegister_v2(base.as_ptr().cast(), len, flags) }.result().map_err(refused)?;
+    let pointer = base.as_ptr().expose_provenance();
+    let owner = Registered { context: context.clone(), pointer, mapped: Some(mapped) };
+    let mut device = 0;
+    // SAFETY: the pointer is that of a registration with DEVICEMAP.
+    unsafe { sys::cuMemHostGetDevicePointer_v2(&mut device, base.as_ptr().cast(), 0) }
+        .result()
+        .map_err(refused)?;
+    // SAFETY: the mapping is `len` long, a multiple of a page, lives in the owner, and nothing but the block and the kernel refer to
+    // it.
+    unsafe { SharedMemory::from_raw_parts(base, len, device, Arc::new(owner) as Arc<dyn Any + Send + Sync>) }
+}
+
+/// A mapping of the host's that is page-locked for the GPU.
+struct Registered {
+    context: Arc<CudaContext>,
+    pointer: usize,
+    mapped: Option<SharedMemory>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let (context, pointer, mapped) = (self.context.clone(), self.pointer, self.mapped.take());
+        GRAVEYARD.free(move || {
+            if context.bind_to_thread().is_ok() {
+                // SAFETY: registered by `placed`; the pointer was exposed by its address.
+                let _ = unsafe { sys::cuMemHostUnregister(std::ptr::with_exposed_provenance_mut(pointer)) };
+            }
+            drop(mapped);
+        });
+    }
 }
 
 /// An allocation of page-locked memory.

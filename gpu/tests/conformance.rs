@@ -22,15 +22,7 @@ const ACCESSES: u32 = 100_000;
 
 fn open(queues: usize) -> Result<GpuDevice, DeviceError> {
     let gpu = number("DOORBELL_GPU", 0) as usize;
-    let mut device = doorbell_gpu::open(GpuOptions {
-        gpu,
-        queues,
-        bytes: BYTES,
-        sms: None,
-        language: None,
-        ranks: None,
-        kept_bytes: None,
-    })?;
+    let mut device = doorbell_gpu::open(GpuOptions { gpu, queues, bytes: BYTES, ..GpuOptions::default() })?;
     device.set_slice(Duration::from_micros(number("DOORBELL_SLICE", 100)));
     Ok(device)
 }

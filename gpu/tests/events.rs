@@ -169,15 +169,7 @@ fn on_the_cpu(options: Options, lives: u64) -> Result<String, String> {
 fn on_a_gpu(queues: usize) -> Result<(), Failed> {
     let gpu = number("DOORBELL_GPU", 0) as usize;
     let bytes = config().shared_bytes()?;
-    let device = doorbell_gpu::open(GpuOptions {
-        gpu,
-        queues,
-        bytes,
-        sms: None,
-        language: None,
-        ranks: None,
-        kept_bytes: None,
-    })?;
+    let device = doorbell_gpu::open(GpuOptions { gpu, queues, bytes, ..GpuOptions::default() })?;
     let said =
         run(&mut divide(device, queues)?, number("DOORBELL_SEED", 1), number("DOORBELL_LIVES", 1_000_000))?;
     println!("{queues} queue pairs: {said}");

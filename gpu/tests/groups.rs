@@ -245,10 +245,7 @@ fn on_a_gpu(seed: u64, groups: u64) -> Result<(), Failed> {
         gpu: number("DOORBELL_GPU", 0) as usize,
         queues,
         bytes: 8 << 20,
-        sms: None,
-        language: None,
-        ranks: None,
-        kept_bytes: None,
+        ..GpuOptions::default()
     };
     run_all(doorbell_gpu::open(options)?, queues, seed, groups)
 }

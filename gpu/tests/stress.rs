@@ -118,10 +118,7 @@ fn stress(queues: usize) -> Result<(), Failed> {
         gpu: number("DOORBELL_GPU", 0) as usize,
         queues,
         bytes: config(0).shared_bytes()?,
-        sms: None,
-        language: None,
-        ranks: None,
-        kept_bytes: None,
+        ..GpuOptions::default()
     };
     let (seed, all) = (number("DOORBELL_SEED", 1) as u32, number("DOORBELL_STRESS", 2_000_000));
     let each = all.div_ceil(queues as u64);

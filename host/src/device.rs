@@ -5,6 +5,7 @@ use std::time::Instant;
 use crate::error::DeviceError;
 use crate::language::LanguageRegions;
 use crate::memory::SharedMemory;
+use crate::placement::Account;
 use crate::platform::Platform;
 use crate::ports::SharedDevice;
 use crate::why::Why;
@@ -321,6 +322,14 @@ impl TokenRegion {
     /// Where the device sees it.
     pub fn bus_address(&self) -> u64 {
         self.memory.bus_address() + self.start as u64
+    }
+
+    /// What the kernel says of the memory that it lies in, with what else the driver has there: rings, KV, models. Reads `/proc`.
+    ///
+    /// # Errors
+    /// As [`SharedMemory::account`].
+    pub fn account(&self) -> std::io::Result<Account> {
+        self.memory.account()
     }
 
     /// Copies `out.len()` tokens from `byte_offset` bytes into the region.

@@ -2,6 +2,7 @@
 
 use doorbell_contract::Register;
 
+use crate::placement::Placement;
 use crate::why::Why;
 
 /// Any failure of a driver, a platform or a device as a whole.
@@ -180,6 +181,17 @@ pub enum DeviceError {
         /// How much was asked for.
         bytes: usize,
         /// What the system said.
+        reason: String,
+    },
+
+    /// Memory for the queue pair could not be placed as it was asked for.
+    #[error("{bytes} bytes of shared memory cannot be placed as {placement}: {reason}")]
+    Placement {
+        /// How much was asked for.
+        bytes: usize,
+        /// How it was to be placed.
+        placement: Placement,
+        /// What the machine lacks, and what to do about it.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Memory that host and device share. All `unsafe` of this crate is here.
+//! Memory that host and device share. All `unsafe` of this crate is here, and in the calls of [`placement`](crate::placement).
 //!
 //! The other side may be another agent (a GPU, a thread), so every access is atomic: records are written with
 //! relaxed stores and one release store of their last word, and read with one acquire load of it. Whoever sees the
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::DeviceError;
+use crate::placement::{Account, Placement};
 
 const _: () = assert!(usize::BITS >= 32, "a block of shared memory has megabytes");
 
@@ -47,13 +48,24 @@ impl SharedMemory {
     /// `Config` if `bus_address` is misaligned or the block would wrap the address space; `Memory` if the system
     /// refuses.
     pub fn allocate(bytes: usize, bus_address: u64) -> Result<Self, DeviceError> {
-        let refused = |reason: String| DeviceError::Memory { bytes, reason };
+        Self::placed(bytes, bus_address, &Placement::default())
+    }
+
+    /// The same, placed as `placement` says.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate); `Placement` with what the machine lacks, and what to do, if the block cannot be placed so.
+    pub fn placed(bytes: usize, bus_address: u64, placement: &Placement) -> Result<Self, DeviceError> {
+        let refused = |reason: String| match placement.is_default() {
+            true => DeviceError::Memory { bytes, reason },
+            false => DeviceError::Placement { bytes, placement: *placement, reason },
+        };
         let len = bytes
             .max(1)
             .checked_next_multiple_of(PAGE)
             .filter(|&len| isize::try_from(len).is_ok())
             .ok_or_else(|| refused("the size overflows".into()))?;
-        let (base, owner) = zeroed::pages(len).map_err(refused)?;
+        let (base, owner) = zeroed::pages(len, placement).map_err(refused)?;
         widths::forget(base, len);
         // SAFETY: the pages are `len` bytes, aligned, readable and writable, live in the owner, and only this block refers
         // to them.
@@ -99,6 +111,24 @@ impl SharedMemory {
     /// Whether the block is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// What the kernel says of the block: pages, locks, nodes. Reads `/proc`.
+    ///
+    /// # Errors
+    /// What the system answers where it does not tell.
+    #[cfg(target_os = "linux")]
+    pub fn account(&self) -> std::io::Result<Account> {
+        crate::placement::account(self.base, self.len)
+    }
+
+    /// What the kernel says of the block: no other system than Linux tells.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    #[cfg(not(target_os = "linux"))]
+    pub fn account(&self) -> std::io::Result<Account> {
+        Err(std::io::ErrorKind::Unsupported.into())
     }
 
     /// Where the device sees the block.
@@ -303,13 +333,34 @@ impl SharedMemory {
     }
 }
 
-/// Zeroed pages from the system, which takes memory for them only once they are touched.
-#[cfg(not(target_os = "emscripten"))]
+/// Zeroed pages from the system, which takes memory for them only once they are touched, if nothing else is asked for.
+#[cfg(target_os = "linux")]
 mod zeroed {
-    use super::{Any, Arc, NonNull};
+    use super::{Any, Arc, NonNull, Placement};
 
     /// `len` bytes, a multiple of a page, and who keeps them.
-    pub fn pages(len: usize) -> Result<(NonNull<u8>, Arc<dyn Any + Send + Sync>), String> {
+    pub fn pages(
+        len: usize,
+        placement: &Placement,
+    ) -> Result<(NonNull<u8>, Arc<dyn Any + Send + Sync>), String> {
+        let (base, map) = crate::placement::map(len, placement)?;
+        Ok((base, Arc::new(map)))
+    }
+}
+
+/// The same of another system, which is asked for nothing else.
+#[cfg(not(any(target_os = "linux", target_os = "emscripten")))]
+mod zeroed {
+    use super::{Any, Arc, NonNull, Placement};
+
+    /// `len` bytes, a multiple of a page, and who keeps them.
+    pub fn pages(
+        len: usize,
+        placement: &Placement,
+    ) -> Result<(NonNull<u8>, Arc<dyn Any + Send + Sync>), String> {
+        if !placement.is_default() {
+            return Err("it is for Linux".to_owned());
+        }
         let map = memmap2::MmapOptions::new().len(len).no_reserve_swap().map_anon();
         let mut map = map.map_err(|error| error.to_string())?;
         let base = NonNull::new(map.as_mut_ptr()).ok_or("null mapping")?;
@@ -322,7 +373,7 @@ mod zeroed {
 mod zeroed {
     use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-    use super::{Any, Arc, NonNull, PAGE};
+    use super::{Any, Arc, NonNull, PAGE, Placement};
 
     struct Pages(NonNull<u8>, Layout);
 
@@ -339,7 +390,13 @@ mod zeroed {
     }
 
     /// `len` bytes, a multiple of a page, and who keeps them.
-    pub fn pages(len: usize) -> Result<(NonNull<u8>, Arc<dyn Any + Send + Sync>), String> {
+    pub fn pages(
+        len: usize,
+        placement: &Placement,
+    ) -> Result<(NonNull<u8>, Arc<dyn Any + Send + Sync>), String> {
+        if !placement.is_default() {
+            return Err("it is for Linux".to_owned());
+        }
         let layout = Layout::from_size_align(len, PAGE).map_err(|error| error.to_string())?;
         // SAFETY: `len` is not 0, as `allocate` asks for at least a page.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or("the heap has no room")?;
@@ -555,6 +612,46 @@ mod tests {
         assert!(matches!(SharedMemory::allocate(usize::MAX, BUS), Err(DeviceError::Memory { .. })));
         assert!(matches!(SharedMemory::allocate(1, 12), Err(DeviceError::Config { value: 12, .. })));
         assert!(SharedMemory::allocate(PAGE, u64::MAX - 4095).is_err());
+    }
+
+    /// Not every machine has huge pages or lets one lock: what is given is what was asked for, by the kernel's account, or an error
+    /// that says what to do.
+    #[rstest]
+    #[case("touched", 0)]
+    #[case("transparent", 2 << 20)]
+    #[case("transparent+near+locked", 2 << 20)]
+    #[case("reserved", 2 << 20)]
+    #[case("locked", 0)]
+    #[cfg(target_os = "linux")]
+    fn a_block_is_placed_as_asked_or_not_at_all(#[case] text: &str, #[case] huge: u64) {
+        let placement: Placement = text.parse().unwrap();
+        let memory = match SharedMemory::placed(3 * PAGE, BUS, &placement) {
+            Ok(memory) => memory,
+            Err(DeviceError::Placement { reason, .. }) => {
+                let told = ["vm.nr_hugepages=", "of 1 huge pages were had", "ulimit -l", "Linux 5.14"];
+                return assert!(told.iter().any(|what| reason.contains(what)), "{reason}");
+            }
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(memory.len(), 3 * PAGE, "rounding to huge pages changes nothing that the device sees");
+        assert!(huge == 0 || memory.host_pointer().addr().get().is_multiple_of(2 << 20));
+        let account = memory.account().unwrap();
+        assert_eq!((account.resident, account.huge), (12 << 10, huge.min(12 << 10)), "{account}");
+        assert!(!placement.locked || account.locked == 12 << 10, "{account}");
+        memory.bus_write(BUS + 3 * PAGE as u64 - 8, [7]).unwrap();
+        let mut word = [0];
+        memory.bus_read(BUS + 3 * PAGE as u64 - 8, &mut word).unwrap();
+        assert_eq!(word, [7]);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_a_machine_lacks_is_told() {
+        let told = |text: &str| {
+            let error = SharedMemory::placed(PAGE, BUS, &text.parse().unwrap()).unwrap_err();
+            error.to_string()
+        };
+        assert!(told("node=1023").contains("there is no node 1023; nodes here: 0"), "{}", told("node=1023"));
     }
 
     #[test]

@@ -15,6 +15,8 @@ const INK: RGBColor = RGBColor(1, 2, 3);
 const BLUE: RGBColor = RGBColor(59, 130, 246);
 const AMBER: RGBColor = RGBColor(217, 119, 6);
 const GREEN: RGBColor = RGBColor(22, 163, 74);
+const GREY: RGBColor = RGBColor(120, 120, 120);
+const RED: RGBColor = RGBColor(190, 40, 60);
 
 /// Points of time in a chart.
 const COLUMNS: usize = 240;
@@ -171,6 +173,51 @@ pub fn rings(lives: &[Life]) -> String {
             .label_font(("sans-serif", 13).into_font().color(&INK))
             .draw()
     })
+}
+
+/// A picture by itself, on white: lines over time, each with its name, below a title and above what the axis of time counts.
+pub fn lines(title: &str, time: &str, lines: &[(String, Vec<(f64, f64)>)]) -> String {
+    const COLOURS: [RGBColor; 5] = [GREY, BLUE, AMBER, GREEN, RED];
+    let points = || lines.iter().flat_map(|(_, points)| points.iter().copied());
+    let (last, most) = points().fold((1f64, 1f64), |(last, most), (x, y)| (last.max(x), most.max(y)));
+    let mut text = String::new();
+    let area = SVGBackend::with_string(&mut text, (720, 320)).into_drawing_area();
+    let draw = |area: &DrawingArea<SVGBackend<'_>, Shift>| -> Result<()> {
+        area.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(area)
+            .margin(8)
+            .margin_right(16)
+            .caption(title, ("sans-serif", 15).into_font().color(&BLACK))
+            .x_label_area_size(36)
+            .y_label_area_size(44)
+            .build_cartesian_2d(0f64..last, 0f64..most * 1.25)?;
+        chart
+            .configure_mesh()
+            .disable_mesh()
+            .label_style(("sans-serif", 13).into_font().color(&BLACK))
+            .x_desc(time)
+            .x_labels(6)
+            .y_labels(5)
+            .x_label_formatter(&|x| short(*x))
+            .y_label_formatter(&|y| short(*y))
+            .draw()?;
+        for ((name, points), colour) in lines.iter().zip(COLOURS.into_iter().cycle()) {
+            chart
+                .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?
+                .label(name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2)));
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperRight)
+            .background_style(WHITE.mix(0.8))
+            .label_font(("sans-serif", 13).into_font().color(&BLACK))
+            .draw()
+    };
+    // What is drawn into a string cannot fail.
+    let _ = draw(&area).and_then(|()| area.present());
+    drop(area);
+    text
 }
 
 /// The groups that took longest: up to the end of half of their members, and the tail after it. `None` where there are no groups.

@@ -4,5 +4,6 @@ mod charts;
 mod page;
 mod stalls;
 
+pub use charts::lines;
 pub use page::{Part, page};
 pub use stalls::{Cause, Stalls};

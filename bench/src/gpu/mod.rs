@@ -85,6 +85,19 @@ pub fn sections(quick: bool, functions: u8) -> Result<Vec<Section>, BenchError> 
     ])
 }
 
+/// Nanoseconds of a token: launched and waited for, by a graph, asked for by a host that polls, and of a persistent worker's rollout, all in.
+pub fn per_token(quick: bool) -> Result<[f64; 4], BenchError> {
+    let rounds = if quick { 1_000 } else { 10_000 };
+    let probes = Probes::open(GPU)?;
+    let each = |times: &Times, tokens: u32| times.quantile(0.5).as_secs_f64() * 1e9 / f64::from(tokens);
+    let launch = Times::new(probes.launches(rounds)?);
+    let graph = Times::new(probes.graph_launches(rounds)?);
+    let mut driver = open_alone()?;
+    let one = round_trips(&mut driver, HwDesc::decode(1, 0, 1), Think::Nothing, rounds)?;
+    let rollout = round_trips(&mut driver, HwDesc::decode(1, 0, ROLLOUT), Think::Nothing, rounds)?;
+    Ok([each(&launch, 1), each(&graph, 1), each(&one, 1), each(&rollout, ROLLOUT)])
+}
+
 /// A device with one queue pair, which its driver has alone.
 fn open_alone() -> Result<Driver<GpuDevice>, DeviceError> {
     let bytes = queue_config().shared_bytes()?;

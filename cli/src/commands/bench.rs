@@ -1,5 +1,7 @@
 //! `doorbell bench`.
 
+#[cfg(feature = "report")]
+use std::path::Path;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,6 +16,8 @@ use super::trace;
 use crate::busy::Busy;
 use crate::failure::Failure;
 use crate::models;
+#[cfg(feature = "report")]
+use crate::output::Output;
 use crate::output::{self, Sink};
 
 /// Measures throughput. Figures of time are shown and judged, and never end in another exit code; a descriptor that
@@ -39,6 +43,10 @@ pub struct Args {
     /// queue pairs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     functions: u8,
+    /// policies: write how many rollouts wait, over time, as a picture (SVG)
+    #[cfg(feature = "report")]
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// decode: shapes of the language model
     #[arg(long, value_enum, value_name = "SHAPE", value_delimiter = ',', default_value = "smollm2")]
     shapes: Vec<DecodeShape>,
@@ -97,10 +105,41 @@ impl Held {
     }
 }
 
+/// Where the picture goes, if one is asked for.
+#[cfg(feature = "report")]
+fn picture(args: &Args) -> Result<Option<Output>, Failure> {
+    let Some(path) = args.svg.as_deref() else { return Ok(None) };
+    if !matches!(args.what, What::Policies | What::All) {
+        return Err(Failure::input("--svg is for `bench policies`"));
+    }
+    Output::open("the picture", path).map(Some)
+}
+
+/// The picture of the policies' rows: rollouts that wait for a worker, over time, under the cap.
+#[cfg(feature = "report")]
+fn waiting(source: &str, rows: &Value) -> String {
+    let name = Path::new(source).file_name().map_or(source.into(), |name| name.to_string_lossy());
+    let pair = |point: &Value| Some((point[0].as_f64()?, point[1].as_f64()?));
+    let lines: Vec<(String, Vec<(f64, f64)>)> = rows
+        .as_array()
+        .into_iter()
+        .flatten()
+        // Without a cap hundreds wait, and nobody would see the others.
+        .filter(|row| row["capped"] == true)
+        .map(|row| {
+            let points = row["waiting_over_time"].as_array().into_iter().flatten().filter_map(pair);
+            (row["policy"].as_str().unwrap_or_default().to_owned(), points.collect())
+        })
+        .collect();
+    doorbell_report::lines(&format!("Rollouts that wait for a worker: {name}"), "simulated cycles", &lines)
+}
+
 /// Runs the benches.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     // Read in any case, so that a bad one is told.
     let (trace, _) = trace::read(args.trace.as_deref())?;
+    #[cfg(feature = "report")]
+    let svg = picture(&args)?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
     let to_stderr = matches!(json, Some(Sink::Standard));
     let print = |text: &str| {
@@ -144,6 +183,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Ok(skipped) => skipped.iter().for_each(|what| output::note(format_args!("skipped: {what}"))),
         // The figures before it are written all the same.
         Err(failure) => drop(figures.insert("failed".to_owned(), Value::String(failure.to_string()))),
+    }
+    #[cfg(feature = "report")]
+    if let (Some(svg), Some(rows)) = (svg, figures.get("policies")) {
+        svg.write(waiting(&trace.source, rows).as_bytes())?;
     }
     if let Some(json) = json {
         json.write(&output::json(&Value::Object(figures)))?;

@@ -586,6 +586,7 @@ fn settings(args: &Runs, plan: &ReplayPlan) -> Settings {
             random: args.random_memory,
             seed: args.seed.into(),
         },
+        placement: Default::default(),
         queues: args.queues,
         functions: args.functions,
         gpus: Gpus {

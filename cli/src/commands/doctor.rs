@@ -7,6 +7,9 @@ use std::process::{Command, ExitCode};
 
 use doorbell_devices::machine::Machine;
 use doorbell_devices::{Kind, Settings};
+use doorbell_host::memory::SIMULATED_BUS_ADDRESS;
+use doorbell_host::placement::HUGE;
+use doorbell_host::{DeviceError, SharedMemory};
 use doorbell_setup::nvcc::Places;
 use doorbell_setup::shell;
 use serde_json::{Value, json};
@@ -44,7 +47,7 @@ impl fmt::Display for Level {
 }
 
 struct Finding {
-    /// `machine`, `gpu`, `tool` or `device`.
+    /// `machine`, `memory`, `gpu`, `tool` or `device`.
     about: &'static str,
     name: String,
     level: Level,
@@ -114,12 +117,14 @@ fn machine() -> Vec<Finding> {
     let found =
         format!("{} free of 2 MiB, transparent: {transparent}", if free.is_empty() { "0" } else { free });
     findings.push(if matches!(free, "" | "0") && transparent == "never" {
-        let refused =
-            "huge pages, which lab 3 measures: `sysctl vm.nr_hugepages=N`, or set transparent ones to madvise";
+        let refused = "--memory transparent and reserved, and lab 3: `sysctl vm.nr_hugepages=N` reserves N pages of 2 MiB, or set \
+                       transparent ones to madvise in /sys/kernel/mm/transparent_hugepage/enabled";
         Finding::bad(Level::Without, about, "pages", found, refused.into())
     } else {
         Finding::ok(about, "pages", found)
     });
+    findings.extend(placements());
+    findings.push(nodes());
     let limits = read("/proc/self/limits");
     let locked = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
     if let Some(soft) = locked.and_then(|line| line.split_whitespace().next()) {
@@ -139,6 +144,53 @@ fn machine() -> Vec<Finding> {
         )
     });
     findings
+}
+
+/// Tries each kind of placed memory on a block of 2 MiB, as `--memory` would.
+fn placements() -> Vec<Finding> {
+    [("huge", "transparent"), ("reserved", "reserved"), ("near", "near"), ("locked", "locked")]
+        .map(|(name, word)| {
+            let placement = word.parse().expect("it is one of the words");
+            match SharedMemory::placed(HUGE, SIMULATED_BUS_ADDRESS, &placement) {
+                Ok(memory) => {
+                    let account = memory
+                        .account()
+                        .map_or_else(|error| error.to_string(), |account| account.to_string());
+                    Finding::ok("memory", name, account)
+                }
+                Err(error) => Finding::bad(
+                    Level::Without,
+                    "memory",
+                    name,
+                    match error {
+                        DeviceError::Placement { reason, .. } => reason,
+                        other => other.to_string(),
+                    },
+                    format!("`--memory {word}` of run and serve (docs/tuning.md)"),
+                ),
+            }
+        })
+        .into()
+}
+
+/// The nodes of memory.
+fn nodes() -> Finding {
+    let online = read("/sys/devices/system/node/online");
+    match online.as_str() {
+        "" => Finding::bad(
+            Level::Without,
+            "memory",
+            "nodes",
+            "the kernel shows none",
+            "`--memory near` and `node=N`: a kernel with CONFIG_NUMA".into(),
+        ),
+        one if !one.contains([',', '-']) => {
+            Finding::ok("memory", "nodes", format!("{one}: one node, so none is far"))
+        }
+        several => {
+            Finding::ok("memory", "nodes", format!("{several}: `--memory near` or `node=N` keeps to one"))
+        }
+    }
 }
 
 fn gpus() -> Vec<Finding> {

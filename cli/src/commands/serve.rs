@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use doorbell_checkpoint::text::Text;
 use doorbell_devices::{Kind, Memory, Settings};
-use doorbell_host::QueueConfig;
+use doorbell_host::{Placement, QueueConfig};
 use doorbell_npu::Published;
 use doorbell_serve::engine::{Engine, Size};
 use doorbell_serve::fault::Fault;
@@ -67,6 +67,10 @@ pub struct Args {
     /// Workers of the rtl; by default as many as it is built with
     #[arg(long, value_name = "N")]
     workers: Option<u32>,
+    /// Where the memory lies that host and device share, and in which pages: words apart by '+', as `doorbell doctor` has them; by
+    /// default the system decides
+    #[arg(long, value_name = "WORDS")]
+    memory: Option<Placement>,
     /// Tokens between looks at an answer that is streamed or has stops
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     checkpoint: u32,
@@ -204,6 +208,7 @@ fn settings(args: &Args, size: &Size, model: &Published) -> Settings {
         queue: size.queue(model, queue),
         patience: None,
         memory: Memory { latency: 0..=0, stalls: 0, reorder: false, random: false, seed: args.seed.into() },
+        placement: args.memory.unwrap_or_default(),
         queues: 1,
         functions: 1,
         own_thread: false,

@@ -33,6 +33,7 @@ use doorbell_contract::{Capability, Counter, Place, Register, Status};
 use doorbell_engine::{Engine, RewardModel};
 use doorbell_host::error::DeviceError;
 use doorbell_host::memory::{SIMULATED_BUS_ADDRESS, SharedMemory};
+use doorbell_host::placement::Placement;
 use doorbell_host::platform::Platform;
 use doorbell_host::ports::Pages;
 use doorbell_host::registers::{Built, Registers};
@@ -82,6 +83,7 @@ pub struct ModelPlatform {
     tables: Tables,
     turn: Turn,
     mutator: Option<Mutator>,
+    placement: Placement,
 }
 
 impl Default for ModelPlatform {
@@ -124,7 +126,14 @@ impl ModelPlatform {
             // The first turn is that of queue pair 0.
             turn: Turn { queue: built.queues - 1, steps: 0 },
             mutator: None,
+            placement: Placement::default(),
         }
+    }
+
+    /// A model whose memory is placed so.
+    #[must_use]
+    pub fn with_placement(self, placement: Placement) -> Self {
+        Self { placement, ..self }
     }
 
     /// A model with a fault, to prove that comparisons and bounded waits notice it.
@@ -225,7 +234,9 @@ impl ModelPlatform {
     /// The same, in a frame of its own, of descriptors of any kind; `rest` is how the first one has ended, if it has.
     #[inline(never)]
     fn run_any(&mut self, want: usize, queue: Option<u8>, budget: u32, rest: Option<Outcome>) {
-        let Self { bus: Some(bus), registers, lanes, tables, turn, mutator } = self else { return };
+        let Self { bus: Some(bus), registers, lanes, tables, turn, mutator, placement: _ } = self else {
+            return;
+        };
         // Neither an answer nor a time is waited for, and no message is to be sent: only the host can change that.
         let rests = !bus.withholds_some()
             && lanes.iter().all(|lane| lane.awaited.is_none())
@@ -299,7 +310,7 @@ impl ModelPlatform {
         let built = self.registers.built();
         let bus = self.bus.take();
         let mutator = self.mutator.take();
-        *self = Self { bus, mutator, ..Self::built(built) };
+        *self = Self { bus, mutator, placement: self.placement, ..Self::built(built) };
     }
 }
 
@@ -350,7 +361,7 @@ impl Platform for ModelPlatform {
     }
 
     fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
-        let memory = SharedMemory::allocate(bytes, SIMULATED_BUS_ADDRESS)?;
+        let memory = SharedMemory::placed(bytes, SIMULATED_BUS_ADDRESS, &self.placement)?;
         self.bus = Some(Bus::new(memory.clone()));
         Ok(memory)
     }

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use doorbell_engine::Ranges;
 use doorbell_guard::Facts;
+use doorbell_host::Placement;
 use doorbell_runtime::metrics::{Metrics, Server, WorkerTime};
 use doorbell_runtime::pipeline::{Feed, Pipeline, Publisher, RuntimeError};
 use doorbell_runtime::policy::PolicyKind;
@@ -34,7 +35,7 @@ use crate::signals::Signals;
 use doorbell_devices::Kind;
 use language::{Models, Publishing, Verdict};
 use prompts::Prompts;
-use report::Report;
+use report::{Placed, Report};
 use setup::Built;
 
 /// How often progress and the judges' times are shown.
@@ -206,6 +207,10 @@ pub struct Args {
     /// after a colon the ticks after which the first one does, as 8:1000; by default each completion
     #[arg(long, value_name = "COUNT[:TICKS]", value_parser = coalescing)]
     coalesce: Option<(u32, u32)>,
+    /// Where the memory lies that host and device share (rings, tokens, arenas), and in which pages: words apart by '+', as
+    /// transparent+near+locked, which `doorbell doctor` explains; by default the system decides
+    #[arg(long, value_name = "WORDS")]
+    memory: Option<Placement>,
     /// Slots of the queues, a power of two
     #[arg(long, value_name = "SLOTS", default_value_t = 1024)]
     depth: u32,
@@ -306,7 +311,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     }
     let models = image.map(|image| Models::new(&args, image, prompts, &mut trace)).transpose()?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
-    let Built { mut pipeline, metrics, collector, device, capacity, publishing, verdict, run } =
+    let Built { mut pipeline, metrics, collector, device, capacity, placed, publishing, verdict, run } =
         setup::build(&args, kind, &trace, models)?;
     let server = args.listen.as_deref().map(|address| Server::start(address, metrics.clone())).transpose();
     let server = server.map_err(Failure::input)?;
@@ -339,6 +344,8 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     let (kv, preempted) = (pipeline.kv_counts(), pipeline.preempted());
     let (alone, first_error) = (pipeline.blocks_alone(), pipeline.first_error().copied());
     let failures = pipeline.failures().to_vec();
+    // The kernel's own account of it, while it is mapped.
+    let memory = placed.map(|regions| Placed::of(&regions));
     let mut ends = pipeline.into_ends();
     let judges = ends.rewards.shutdown(PATIENCE);
     let stored = ends.trajectories.finish();
@@ -390,6 +397,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
         run,
         first_error,
         facts: facts.as_ref(),
+        memory,
         verdict,
         reasons: &reasons,
     };

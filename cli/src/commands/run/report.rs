@@ -1,12 +1,14 @@
 //! What a run has to tell at its end.
 
 use std::fmt::Write;
+use std::fs;
 use std::time::Duration;
 
 use comfy_table::Table;
 use doorbell_contract::{Counter, ErrorCode, HwCompletion};
 use doorbell_guard::Facts;
-use doorbell_host::{Counters as DeviceCounters, WorkerCounters};
+use doorbell_host::placement::Account;
+use doorbell_host::{Counters as DeviceCounters, TokenRegion, WorkerCounters};
 use doorbell_runtime::events::STAGES;
 use doorbell_runtime::kv::PrefixCounts;
 use doorbell_runtime::metrics::{CounterValues, ThreadTime};
@@ -15,7 +17,7 @@ use doorbell_runtime::reward::{JudgeFault, Shutdown};
 use doorbell_runtime::trajectory::Stored;
 use doorbell_runtime::trajectory::log::Run;
 use doorbell_trace::{Format, Trace};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::Args;
 use super::language::Verdict;
@@ -56,10 +58,46 @@ pub struct Report<'a> {
     pub first_error: Option<HwCompletion>,
     /// What the guard saw, if it was asked for.
     pub facts: Option<&'a Result<Facts, String>>,
+    /// How the memory lies that it shares with the device, if that was asked for.
+    pub memory: Option<Result<Placed, String>>,
     /// What the oracle says, if it was asked.
     pub verdict: Option<Verdict>,
     /// Why the run ended early, if it did.
     pub reasons: &'a [String],
+}
+
+/// The kernel's accounts of memory that was placed.
+pub struct Placed {
+    /// Of the shared memory, by `/proc/self/smaps` and `numa_maps`.
+    account: Account,
+    /// What `/proc/meminfo` has of huge pages, of the whole machine.
+    machine: Vec<(String, String)>,
+}
+
+impl Placed {
+    /// That of the memory that these regions lie in.
+    pub fn of(regions: &[TokenRegion]) -> Result<Placed, String> {
+        let accounts: Result<Vec<Account>, _> = regions.iter().map(TokenRegion::account).collect();
+        let accounts = accounts.map_err(|error| format!("/proc/self/smaps: {error}"))?;
+        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let lines = memory.lines().filter_map(|line| line.split_once(':'));
+        let machine = lines
+            .filter(|(name, _)| ["AnonHugePages", "HugePages_Total", "HugePages_Free"].contains(name))
+            .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+            .collect();
+        Ok(Placed { account: accounts.into_iter().fold(Account::default(), Account::and), machine })
+    }
+
+    fn json(&self) -> Value {
+        let Account { bytes, resident, huge, by_name, locked, nodes } = &self.account;
+        let names: Map<String, Value> =
+            by_name.iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect();
+        let machine: Map<String, Value> =
+            self.machine.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        json!({
+            "bytes": bytes, "resident": resident, "huge": huge, "by_name": names, "locked": locked, "nodes": nodes, "meminfo": machine,
+        })
+    }
 }
 
 /// Rollouts that have ended, in whichever way.
@@ -138,6 +176,17 @@ impl Report<'_> {
             );
         }
         text += &self.failed();
+        match &self.memory {
+            None => {}
+            Some(Ok(Placed { account, machine })) => {
+                let machine: Vec<String> =
+                    machine.iter().map(|(name, value)| format!("{name} {value}")).collect();
+                let _ = writeln!(text, "shared memory, by smaps: {account}; meminfo: {}", machine.join(", "));
+            }
+            Some(Err(reason)) => {
+                let _ = writeln!(text, "shared memory: the kernel does not tell: {reason}");
+            }
+        }
         match self.facts {
             None => {}
             Some(Ok(facts)) => {
@@ -384,6 +433,12 @@ impl Report<'_> {
             })),
             "strict": facts,
         });
+        if let Some(memory) = &self.memory {
+            value["memory"] = match memory {
+                Ok(placed) => placed.json(),
+                Err(reason) => json!({ "not_told": reason }),
+            };
+        }
         value["device_workers"] = workers_json(&self.workers);
         if let Some(model) = &self.args.model {
             value["model"] = json!(model);

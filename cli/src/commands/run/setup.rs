@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use doorbell_engine::NO_RANGES;
-use doorbell_host::QueueConfig;
+use doorbell_host::{QueueConfig, TokenRegion};
 use doorbell_runtime::events::{Clock, Collector, Perfetto, TickRate};
 use doorbell_runtime::kv::{AnswerStart, PrefixConfig, Prefixes, Sharing};
 use doorbell_runtime::metrics::{CollectorThread, Metrics};
@@ -53,6 +53,8 @@ pub struct Built {
     pub device: String,
     /// Slots of its submission queue.
     pub capacity: usize,
+    /// Its token regions, by which the memory that it shares is found, if that was placed.
+    pub placed: Option<Vec<TokenRegion>>,
     /// What publishes the weights of a language model.
     pub publishing: Option<Publishing>,
     /// What the oracle says of the trajectories, if it is asked.
@@ -86,6 +88,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
         false => Busy::during(opening, || kind.open(&settings))?.into(),
     };
     let regions = device.token_regions();
+    let placed = (!settings.placement.is_default()).then(|| regions.clone());
     let longest = options.max_output_tokens;
 
     let kv = Prefixes::new(kv).map_err(Failure::input)?;
@@ -190,7 +193,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
         metrics: metrics.clone(),
     };
     let pipeline = Pipeline::new(options, parts).map_err(Failure::input)?;
-    Ok(Built { pipeline, metrics, collector, device: name, capacity, publishing, verdict, run })
+    Ok(Built { pipeline, metrics, collector, device: name, capacity, placed, publishing, verdict, run })
 }
 
 /// Versions that one rollout may see: each gives it a token at least.
@@ -271,6 +274,7 @@ fn settings(args: &Args, kind: Kind, options: &Options) -> Settings {
         },
         patience: None,
         memory: Memory { latency: 0..=0, stalls: 0, reorder: false, random: false, seed: args.seed.into() },
+        placement: args.memory.unwrap_or_default(),
         queues: args.queues,
         functions: args.functions,
         own_thread: sleeps && !kind.runs_elsewhere(),
