@@ -9,6 +9,7 @@ mod events;
 mod gpu;
 mod handoff;
 mod lm;
+mod nic;
 #[cfg(feature = "rtl")]
 mod npu;
 #[cfg(feature = "rtl")]
@@ -76,6 +77,8 @@ pub enum What {
     Serve,
     /// An event ring: descriptors per second without one, with one, and with the life of each descriptor told
     Events,
+    /// The modelled NIC: posts to completions beside a flag, and entries carried to a collector that is killed on the way
+    Nic,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
     Gpu,
     /// The GPU: tokens per second of language models by batch and context, prompts, and new versions, beside torch with --python
@@ -158,6 +161,8 @@ pub struct Load<'a> {
     pub quick: bool,
     /// Queue pairs of the model in the bench of round trips.
     pub queues: u8,
+    /// Entries that the modelled NIC carries, if not its default.
+    pub entries: Option<u64>,
     /// Functions that they are spread over, and, of each row with as many, the queue pairs of a GPU.
     pub functions: u8,
     /// The language model to measure; without one it is one by hash.
@@ -212,6 +217,8 @@ const BENCHES: &[Bench] = &[
     #[cfg(feature = "serve")]
     bench(What::Serve, &["serve_gpu"], |load| serve::on_a_gpu(load.quick)),
     bench(What::Events, &["events"], |load| one(events::cost(load.quick))),
+    bench(What::Nic, &["nic"], |load| one(nic::posts(load.quick))),
+    bench(What::Nic, &["nic_entries"], |load| one(nic::entries(load.quick, load.entries))),
     #[cfg(feature = "gpu")]
     bench(What::Gpu, &["gpu_round_trip", "gpu_rate", "gpu_idle", "gpu_token"], |load| {
         gpu::sections(load.quick, load.functions)

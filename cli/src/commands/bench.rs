@@ -39,6 +39,9 @@ pub struct Args {
     /// queue pairs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     functions: u8,
+    /// nic: entries to carry to a collector that is killed on the way; 1,000,000 by default, 50,000 with --quick
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    entries: Option<u64>,
     /// decode: shapes of the language model
     #[arg(long, value_enum, value_name = "SHAPE", value_delimiter = ',', default_value = "smollm2")]
     shapes: Vec<DecodeShape>,
@@ -128,7 +131,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         _ => None,
     };
     let language = held.as_ref().map(Held::language);
-    let load = Load { trace: &trace, quick, queues, functions, language, decode: Some(&decode) };
+    let load = Load {
+        trace: &trace,
+        quick,
+        entries: args.entries,
+        queues,
+        functions,
+        language,
+        decode: Some(&decode),
+    };
     // Shown as they come: the whole takes a while.
     let busy = || Busy::new("measuring");
     let mut waits = Some(busy());
