@@ -61,6 +61,14 @@ typedef unsigned long long uint64_t;
 #define DOORBELL_SHARPNESS_MAX 0x0FFFFFFFu       // largest sharpness of a sequence
 #define DOORBELL_EVENT_DELTA_MAX 0x7FFFFFFFu     // largest delta of an event: what took longer says this
 #define DOORBELL_RING_MAX_LOG2 0x00000010u       // log2 of the largest ring, in slots; the smallest has 2
+// byte of a send ring's memory at which the bell is, a u64: entries published (rule N5); the agent's line
+#define DOORBELL_NIC_BELL_AT 0x00000000u
+// byte at which the count of completed entries is, a u64 (rule N7); the NIC's line
+#define DOORBELL_NIC_COMPLETED_AT 0x00000040u
+// byte at which the NIC's fault is, a u64: 0, or a fault (rule N8)
+#define DOORBELL_NIC_FAULT_AT 0x00000048u
+#define DOORBELL_NIC_SLOTS_AT 0x00000080u        // byte at which slot 0 is
+#define DOORBELL_NIC_LENGTH_MAX 0x01000000u      // bytes of a payload, at most
 
 // Work order: one slot of the submission queue.
 struct doorbell_hw_desc {
@@ -282,6 +290,43 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, first_token) == 20, 
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, ended) == 24, "offset of ended");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, visible) == 28, "offset of visible");
 
+// Work entry of the modelled NIC: one slot of a send ring (rule N1).
+struct doorbell_hw_nic_entry {
+  DOORBELL_ALIGNAS(64) uint8_t opcode; // what to do, see the NIC's opcodes
+  uint8_t flags;                       // entry flags; bits 7:1 must be 0
+  uint16_t poster;                     // which finisher of the agent posted it; carried, not interpreted
+  // bytes of the payload, at most NIC_LENGTH_MAX; 0 is an entry without payload
+  uint32_t length;
+  // bytes into the ring's payload region at which the payload begins; a multiple of 4
+  uint64_t offset;
+  uint64_t user_data;                  // carried, not interpreted
+  uint32_t rollout_id;                 // rollout that has finished; carried, not interpreted
+  uint32_t seq_len;                    // prompt plus tokens of the rollout; carried, not interpreted
+  uint32_t digest;                     // with DIGEST: digest of the payload (rule N4); else 0
+  // how the rollout ended, as the poster has it; carried, not interpreted
+  uint32_t result;
+  uint64_t reserved_0;                 // 0
+  uint64_t reserved_1;                 // 0
+  uint32_t index;                      // bits 31:0 of the running index of the slot
+  uint32_t check;                      // rule N2; published with index, by one store of 64 bits
+};
+DOORBELL_ASSERT(sizeof(struct doorbell_hw_nic_entry) == 64, "size of doorbell_hw_nic_entry");
+DOORBELL_ASSERT(DOORBELL_ALIGNOF(struct doorbell_hw_nic_entry) == 64, "alignment of doorbell_hw_nic_entry");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_nic_entry, opcode) == 0, "offset of opcode");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_nic_entry, flags) == 1, "offset of flags");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_nic_entry, poster) == 2, "offset of poster");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_nic_entry, length) == 4, "offset of length");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_nic_entry, offset) == 8, "offset of offset");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_nic_entry, user_data) == 16, "offset of user_data");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_nic_entry, rollout_id) == 24, "offset of rollout_id");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_nic_entry, seq_len) == 28, "offset of seq_len");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_nic_entry, digest) == 32, "offset of digest");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_nic_entry, result) == 36, "offset of result");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_nic_entry, reserved_0) == 40, "offset of reserved_0");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_nic_entry, reserved_1) == 48, "offset of reserved_1");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_nic_entry, index) == 56, "offset of index");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_nic_entry, check) == 60, "offset of check");
+
 // Opcodes of a descriptor.
 enum doorbell_op {
   DOORBELL_OP_NOP = 0x00,                        // completes as DONE, adds nothing
@@ -365,6 +410,27 @@ enum doorbell_event {
   DOORBELL_EVENT_FAULT = 0x02,                   // bits of the queue pair's ERROR were set that were not
 };
 
+// Opcodes of a work entry.
+enum doorbell_nic_op {
+  DOORBELL_NIC_OP_SEND = 0x01,                   // carries the payload to the collector
+};
+
+// Why a send ring stopped.
+enum doorbell_nic_fault {
+  DOORBELL_NIC_FAULT_NONE = 0x00,                // it has not
+  // an entry was published whose check word does not match (rule N2)
+  DOORBELL_NIC_FAULT_BAD_CHECK = 0x01,
+  DOORBELL_NIC_FAULT_BAD_OPCODE = 0x02,          // the opcode is unknown to this NIC
+  DOORBELL_NIC_FAULT_RESERVED_SET = 0x03,        // a flag or field that is reserved is not 0
+  DOORBELL_NIC_FAULT_BAD_LENGTH = 0x04,          // length exceeds NIC_LENGTH_MAX
+  DOORBELL_NIC_FAULT_BAD_REGION = 0x05,          // the payload is misaligned or exceeds its region
+  // the payload's digest is another: it was not visible when its entry was published, or it changed
+  DOORBELL_NIC_FAULT_BAD_DIGEST = 0x06,
+  // a later entry was rung for, and this one was not published in time (rule N6)
+  DOORBELL_NIC_FAULT_ABANDONED = 0x07,
+  DOORBELL_NIC_FAULT_CLOSED = 0x08,              // the NIC stopped before the entry was completed
+};
+
 // Flags of a descriptor.
 // starts after all earlier ones have completed; later ones wait for it (rule R7)
 #define DOORBELL_FLAG_FENCE 0x00000001u
@@ -378,6 +444,10 @@ enum doorbell_event {
 // a log-probability is written for each token (rule R11); PREFILL of engine 1: of each given token (rule
 // R27)
 #define DOORBELL_FLAG_LOGP 0x00000020u
+
+// Flags of a work entry.
+// digest holds the payload's digest, and the NIC verifies it before it sends
+#define DOORBELL_NIC_FLAG_DIGEST 0x00000001u
 
 // Flags of a completion.
 #define DOORBELL_CFLAG_EOS 0x00000001u           // an end of sequence was among this descriptor's tokens

@@ -36,6 +36,14 @@ package desc_pkg;
   localparam logic [31:0] EVENT_DELTA_MAX = 32'h7FFF_FFFF;
   // log2 of the largest ring, in slots; the smallest has 2
   localparam logic [31:0] RING_MAX_LOG2 = 32'h0000_0010;
+  // byte of a send ring's memory at which the bell is, a u64: entries published (rule N5); the agent's line
+  localparam logic [31:0] NIC_BELL_AT = 32'h0000_0000;
+  // byte at which the count of completed entries is, a u64 (rule N7); the NIC's line
+  localparam logic [31:0] NIC_COMPLETED_AT = 32'h0000_0040;
+  // byte at which the NIC's fault is, a u64: 0, or a fault (rule N8)
+  localparam logic [31:0] NIC_FAULT_AT = 32'h0000_0048;
+  localparam logic [31:0] NIC_SLOTS_AT = 32'h0000_0080;      // byte at which slot 0 is
+  localparam logic [31:0] NIC_LENGTH_MAX = 32'h0100_0000;    // bytes of a payload, at most
 
   // Work order: one slot of the submission queue. Byte 0 of memory is bits [7:0].
   typedef struct packed {
@@ -257,6 +265,42 @@ package desc_pkg;
   localparam int          HW_EVENT_ENDED_LSB = 192;
   localparam int          HW_EVENT_VISIBLE_LSB = 224;
 
+  // Work entry of the modelled NIC: one slot of a send ring (rule N1). Byte 0 of memory is bits [7:0].
+  typedef struct packed {
+    logic [31:0] check;              // rule N2; published with index, by one store of 64 bits
+    logic [31:0] index;              // bits 31:0 of the running index of the slot
+    logic [63:0] reserved_1;         // 0
+    logic [63:0] reserved_0;         // 0
+    logic [31:0] result;             // how the rollout ended, as the poster has it; carried, not interpreted
+    logic [31:0] digest;             // with DIGEST: digest of the payload (rule N4); else 0
+    logic [31:0] seq_len;            // prompt plus tokens of the rollout; carried, not interpreted
+    logic [31:0] rollout_id;         // rollout that has finished; carried, not interpreted
+    logic [63:0] user_data;          // carried, not interpreted
+    // bytes into the ring's payload region at which the payload begins; a multiple of 4
+    logic [63:0] offset;
+    // bytes of the payload, at most NIC_LENGTH_MAX; 0 is an entry without payload
+    logic [31:0] length;
+    logic [15:0] poster;             // which finisher of the agent posted it; carried, not interpreted
+    logic [7:0]  flags;              // entry flags; bits 7:1 must be 0
+    logic [7:0]  opcode;             // what to do, see the NIC's opcodes
+  } hw_nic_entry_t;
+
+  localparam int          HW_NIC_ENTRY_BITS = 512;
+  localparam int          HW_NIC_ENTRY_OPCODE_LSB = 0;
+  localparam int          HW_NIC_ENTRY_FLAGS_LSB = 8;
+  localparam int          HW_NIC_ENTRY_POSTER_LSB = 16;
+  localparam int          HW_NIC_ENTRY_LENGTH_LSB = 32;
+  localparam int          HW_NIC_ENTRY_OFFSET_LSB = 64;
+  localparam int          HW_NIC_ENTRY_USER_DATA_LSB = 128;
+  localparam int          HW_NIC_ENTRY_ROLLOUT_ID_LSB = 192;
+  localparam int          HW_NIC_ENTRY_SEQ_LEN_LSB = 224;
+  localparam int          HW_NIC_ENTRY_DIGEST_LSB = 256;
+  localparam int          HW_NIC_ENTRY_RESULT_LSB = 288;
+  localparam int          HW_NIC_ENTRY_RESERVED_0_LSB = 320;
+  localparam int          HW_NIC_ENTRY_RESERVED_1_LSB = 384;
+  localparam int          HW_NIC_ENTRY_INDEX_LSB = 448;
+  localparam int          HW_NIC_ENTRY_CHECK_LSB = 480;
+
   // Opcodes of a descriptor.
   localparam logic [7:0]  OP_NOP = 8'h00;                    // completes as DONE, adds nothing
   localparam logic [7:0]  OP_DECODE = 8'h01;                 // adds up to max_tokens tokens
@@ -333,6 +377,24 @@ package desc_pkg;
   // bits of the queue pair's ERROR were set that were not
   localparam logic [7:0]  EVENT_FAULT = 8'h02;
 
+  // Opcodes of a work entry.
+  localparam logic [7:0]  NIC_OP_SEND = 8'h01;               // carries the payload to the collector
+
+  // Why a send ring stopped.
+  localparam logic [7:0]  NIC_FAULT_NONE = 8'h00;            // it has not
+  // an entry was published whose check word does not match (rule N2)
+  localparam logic [7:0]  NIC_FAULT_BAD_CHECK = 8'h01;
+  localparam logic [7:0]  NIC_FAULT_BAD_OPCODE = 8'h02;      // the opcode is unknown to this NIC
+  localparam logic [7:0]  NIC_FAULT_RESERVED_SET = 8'h03;    // a flag or field that is reserved is not 0
+  localparam logic [7:0]  NIC_FAULT_BAD_LENGTH = 8'h04;      // length exceeds NIC_LENGTH_MAX
+  // the payload is misaligned or exceeds its region
+  localparam logic [7:0]  NIC_FAULT_BAD_REGION = 8'h05;
+  // the payload's digest is another: it was not visible when its entry was published, or it changed
+  localparam logic [7:0]  NIC_FAULT_BAD_DIGEST = 8'h06;
+  // a later entry was rung for, and this one was not published in time (rule N6)
+  localparam logic [7:0]  NIC_FAULT_ABANDONED = 8'h07;
+  localparam logic [7:0]  NIC_FAULT_CLOSED = 8'h08;          // the NIC stopped before the entry was completed
+
   // Flags of a descriptor. Number and mask of each bit.
   // starts after all earlier ones have completed; later ones wait for it (rule R7)
   localparam int          FLAG_FENCE_BIT = 0;
@@ -352,6 +414,11 @@ package desc_pkg;
   // R27)
   localparam int          FLAG_LOGP_BIT = 5;
   localparam logic [7:0]  FLAG_LOGP = 8'h20;
+
+  // Flags of a work entry. Number and mask of each bit.
+  // digest holds the payload's digest, and the NIC verifies it before it sends
+  localparam int          NIC_FLAG_DIGEST_BIT = 0;
+  localparam logic [7:0]  NIC_FLAG_DIGEST = 8'h01;
 
   // Flags of a completion. Number and mask of each bit.
   // an end of sequence was among this descriptor's tokens

@@ -29,6 +29,7 @@ rtl/completion_ring.sv
 rtl/interrupts.sv
 rtl/event_ring.sv
 rtl/image_check.sv
+rtl/nic_poster.sv
 rtl/readback.sv
 rtl/axi_writer.sv
 rtl/rl_runtime_top.sv

@@ -3,6 +3,7 @@
 use doorbell_devices::{Kind, Settings};
 use doorbell_host::QueueConfig;
 use doorbell_runtime::events::{TickRate, duration};
+use doorbell_runtime::pipeline::Scoring;
 use serde_json::{Value, json};
 
 use crate::pipeline::{Beside, Workload};

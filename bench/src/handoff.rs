@@ -79,7 +79,7 @@ fn transfer(
 }
 
 /// How long each of `rounds` round trips took, sorted: the calling side sends a key and waits until it comes back.
-fn round_trips(
+pub(crate) fn round_trips(
     rounds: u64,
     mut ask: impl FnMut(u64) + Send,
     mut heard: impl FnMut() -> Option<u64> + Send,
@@ -111,7 +111,7 @@ fn round_trips(
 }
 
 /// The time that `share` of the sorted times do not exceed, in ns.
-fn quantile(times: &[Duration], share: f64) -> f64 {
+pub(crate) fn quantile(times: &[Duration], share: f64) -> f64 {
     times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e9
 }
 

@@ -11,6 +11,7 @@ mod gpu;
 mod handoff;
 mod lm;
 mod memory;
+mod nic;
 #[cfg(feature = "rtl")]
 mod npu;
 #[cfg(feature = "rtl")]
@@ -85,6 +86,8 @@ pub enum What {
     /// Each device: from the post of a descriptor to the read of its slot, from its completion to the look that sees it and to the stored trajectory,
     /// on one clock
     Clock,
+    /// The modelled NIC: posts to completions beside a flag, and entries carried to a collector that is killed on the way
+    Nic,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
     Gpu,
     /// The GPU: tokens per second of language models by batch and context, prompts, and new versions, beside torch with --python
@@ -167,6 +170,8 @@ pub struct Load<'a> {
     pub quick: bool,
     /// Queue pairs of the model in the bench of round trips.
     pub queues: u8,
+    /// Entries that the modelled NIC carries, if not its default.
+    pub entries: Option<u64>,
     /// Functions that they are spread over, and, of each row with as many, the queue pairs of a GPU.
     pub functions: u8,
     /// The language model to measure; without one it is one by hash.
@@ -225,6 +230,8 @@ const BENCHES: &[Bench] = &[
     bench(What::Serve, &["serve_gpu"], |load| serve::on_a_gpu(load.quick)),
     bench(What::Events, &["events"], |load| one(events::cost(load.quick))),
     bench(What::Clock, &["clock"], |load| one(clock::latencies(load.quick))),
+    bench(What::Nic, &["nic"], |load| one(nic::posts(load.quick))),
+    bench(What::Nic, &["nic_entries"], |load| one(nic::entries(load.quick, load.entries))),
     #[cfg(feature = "gpu")]
     bench(What::Gpu, &["gpu_round_trip", "gpu_rate", "gpu_idle", "gpu_token"], |load| {
         gpu::sections(load.quick, load.functions)

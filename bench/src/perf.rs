@@ -67,7 +67,15 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> T {
 /// Round trips through driver and model in batches of `size`, of one-token DECODEs or NOPs, on so many queue pairs of one function.
 fn descriptors(opcode: Opcode, size: usize, queues: u8) -> Result<u64, BenchError> {
     let trace = Trace { source: String::new(), requests: vec![] };
-    let load = Load { trace: &trace, quick: true, queues, functions: 1, language: None, decode: None };
+    let load = Load {
+        trace: &trace,
+        quick: true,
+        queues,
+        functions: 1,
+        entries: None,
+        language: None,
+        decode: None,
+    };
     round_trip(&load, &batch(opcode, size), (DESCRIPTORS / size) as u64)?;
     Ok(DESCRIPTORS as u64)
 }

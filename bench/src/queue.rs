@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     fn load(trace: &Trace, queues: u8, functions: u8) -> Load<'_> {
-        Load { trace, quick: true, queues, functions, language: None, decode: None }
+        Load { trace, quick: true, queues, entries: None, functions, language: None, decode: None }
     }
 
     #[rstest]

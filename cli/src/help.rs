@@ -15,7 +15,7 @@ Doorbell: a small AI accelerator that you can read, run and break.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Begin", &["demo", "devices", "doctor"]),
     ("Devices", &["compare", "why", "report", "cosim", "wave", "bench", "vfio-user"]),
-    ("Rollouts", &["run", "top", "trace", "trajectories"]),
+    ("Rollouts", &["run", "top", "trace", "trajectories", "nic"]),
     ("Language models", &["generate", "serve", "model"]),
     ("Shell", &["completions", "man", "help"]),
 ];
@@ -103,7 +103,7 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
         ],
     ),
     ("run", "Room", &["slots", "credits", "in_flight", "window", "kv_blocks", "share_groups_only"]),
-    ("run", "Output", &["store", "no_sync", "perfetto", "no_events", "listen", "json"]),
+    ("run", "Output", &["store", "nic", "no_sync", "perfetto", "no_events", "listen", "json"]),
     ("run", "Checks", &["strict", "warm_up"]),
     (
         "serve",
@@ -233,6 +233,23 @@ const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
         [
             ("doorbell trajectories show log", "The first records"),
             ("doorbell trajectories show log --model tiny", "The same as text"),
+        ],
+    ),
+    (
+        "nic collect",
+        [
+            ("doorbell nic collect --store collected", "What NICs of this machine carry, at 127.0.0.1:7700"),
+            (
+                "doorbell nic collect --store collected --sync",
+                "The same, on the disk before it is acknowledged",
+            ),
+        ],
+    ),
+    (
+        "nic show",
+        [
+            ("doorbell nic show collected", "Streams, payloads, bytes"),
+            ("doorbell nic show collected --json", "The same for programs"),
         ],
     ),
     (

@@ -94,6 +94,13 @@ enum Command {
     #[cfg(not(feature = "runtime"))]
     #[command(hide = true, disable_help_flag = true)]
     Trajectories(left_out::Args),
+    /// Collect what modelled NICs carry, and look into what was collected
+    #[cfg(feature = "runtime")]
+    #[command(subcommand)]
+    Nic(commands::nic::Command),
+    #[cfg(not(feature = "runtime"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Nic(left_out::Args),
     /// Run the named cases of the co-simulation
     #[cfg(feature = "cosim")]
     Cosim(commands::cosim::Args),
@@ -212,6 +219,10 @@ fn main() -> ExitCode {
         Command::Trajectories(command) => commands::trajectories::run(command),
         #[cfg(not(feature = "runtime"))]
         Command::Trajectories(_) => Err(left_out::command("trajectories", "runtime")),
+        #[cfg(feature = "runtime")]
+        Command::Nic(command) => commands::nic::run(command),
+        #[cfg(not(feature = "runtime"))]
+        Command::Nic(_) => Err(left_out::command("nic", "runtime")),
         #[cfg(feature = "cosim")]
         Command::Cosim(args) => commands::cosim::run(args),
         #[cfg(not(feature = "cosim"))]

@@ -47,6 +47,16 @@ pub const SHARPNESS_MAX: u32 = 0x0FFF_FFFF;
 pub const EVENT_DELTA_MAX: u32 = 0x7FFF_FFFF;
 /// log2 of the largest ring, in slots; the smallest has 2
 pub const RING_MAX_LOG2: u32 = 16;
+/// byte of a send ring's memory at which the bell is, a u64: entries published (rule N5); the agent's line
+pub const NIC_BELL_AT: u32 = 0;
+/// byte at which the count of completed entries is, a u64 (rule N7); the NIC's line
+pub const NIC_COMPLETED_AT: u32 = 64;
+/// byte at which the NIC's fault is, a u64: 0, or a fault (rule N8)
+pub const NIC_FAULT_AT: u32 = 72;
+/// byte at which slot 0 is
+pub const NIC_SLOTS_AT: u32 = 128;
+/// bytes of a payload, at most
+pub const NIC_LENGTH_MAX: u32 = 0x0100_0000;
 
 record! {
     /// Work order: one slot of the submission queue.
@@ -223,6 +233,40 @@ record! {
     }
 }
 
+record! {
+    /// Work entry of the modelled NIC: one slot of a send ring (rule N1).
+    HwNicEntry, 64 {
+        /// Byte 0: what to do, see the NIC's opcodes
+        0 opcode: u8,
+        /// Byte 1: entry flags; bits 7:1 must be 0
+        1 flags: u8,
+        /// Bytes 2 to 3: which finisher of the agent posted it; carried, not interpreted
+        2 poster: u16,
+        /// Bytes 4 to 7: bytes of the payload, at most NIC_LENGTH_MAX; 0 is an entry without payload
+        4 length: u32,
+        /// Bytes 8 to 15: bytes into the ring's payload region at which the payload begins; a multiple of 4
+        8 offset: u64,
+        /// Bytes 16 to 23: carried, not interpreted
+        16 user_data: u64,
+        /// Bytes 24 to 27: rollout that has finished; carried, not interpreted
+        24 rollout_id: u32,
+        /// Bytes 28 to 31: prompt plus tokens of the rollout; carried, not interpreted
+        28 seq_len: u32,
+        /// Bytes 32 to 35: with DIGEST: digest of the payload (rule N4); else 0
+        32 digest: u32,
+        /// Bytes 36 to 39: how the rollout ended, as the poster has it; carried, not interpreted
+        36 result: u32,
+        /// Bytes 40 to 47: 0
+        40 reserved_0: u64,
+        /// Bytes 48 to 55: 0
+        48 reserved_1: u64,
+        /// Bytes 56 to 59: bits 31:0 of the running index of the slot
+        56 index: u32,
+        /// Bytes 60 to 63: rule N2; published with index, by one store of 64 bits
+        60 check: u32,
+    }
+}
+
 code_points! {
     /// Opcodes of a descriptor.
     Opcode {
@@ -333,6 +377,38 @@ code_points! {
     }
 }
 
+code_points! {
+    /// Opcodes of a work entry.
+    NicOpcode {
+        /// SEND: carries the payload to the collector
+        Send = 1, "SEND";
+    }
+}
+
+code_points! {
+    /// Why a send ring stopped.
+    NicFault {
+        /// NONE: it has not
+        None = 0, "NONE";
+        /// BAD_CHECK: an entry was published whose check word does not match (rule N2)
+        BadCheck = 1, "BAD_CHECK";
+        /// BAD_OPCODE: the opcode is unknown to this NIC
+        BadOpcode = 2, "BAD_OPCODE";
+        /// RESERVED_SET: a flag or field that is reserved is not 0
+        ReservedSet = 3, "RESERVED_SET";
+        /// BAD_LENGTH: length exceeds NIC_LENGTH_MAX
+        BadLength = 4, "BAD_LENGTH";
+        /// BAD_REGION: the payload is misaligned or exceeds its region
+        BadRegion = 5, "BAD_REGION";
+        /// BAD_DIGEST: the payload's digest is another: it was not visible when its entry was published, or it changed
+        BadDigest = 6, "BAD_DIGEST";
+        /// ABANDONED: a later entry was rung for, and this one was not published in time (rule N6)
+        Abandoned = 7, "ABANDONED";
+        /// CLOSED: the NIC stopped before the entry was completed
+        Closed = 8, "CLOSED";
+    }
+}
+
 bitflags::bitflags! {
     /// Flags of a descriptor.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -349,6 +425,15 @@ bitflags::bitflags! {
         const RESIDENT = 1 << 4;
         /// Bit 5: a log-probability is written for each token (rule R11); PREFILL of engine 1: of each given token (rule R27)
         const LOGP = 1 << 5;
+    }
+}
+
+bitflags::bitflags! {
+    /// Flags of a work entry.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct NicFlags: u8 {
+        /// Bit 0: digest holds the payload's digest, and the NIC verifies it before it sends
+        const DIGEST = 1 << 0;
     }
 }
 

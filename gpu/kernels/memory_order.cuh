@@ -62,6 +62,23 @@ __device__ __forceinline__ void store_release_sys(uint32_t* to, uint32_t value) 
   asm volatile("st.release.sys.global.u32 [%0], %1;" :: "l"(to), "r"(value) : "memory");
 }
 
+// What another agent counts up by a release store.
+__device__ __forceinline__ uint64_t load_acquire_sys(const uint64_t* from) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+
+// The last word of a record: whoever sees it sees the others.
+__device__ __forceinline__ void store_release_sys(uint64_t* to, uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" :: "l"(to), "l"(value) : "memory");
+}
+
+// Counts in host memory what the host only reads: one step for the GPU's threads.
+__device__ __forceinline__ void add_release_sys(uint64_t* to, uint64_t amount) {
+  asm volatile("red.add.release.sys.global.u64 [%0], %1;" :: "l"(to), "l"(amount) : "memory");
+}
+
 // Orders everything that this thread wrote, or saw written, before what it writes from here on, for the host too.
 __device__ __forceinline__ void fence_sys() {
 #ifndef DOORBELL_WITHOUT_FENCE_SYS  // planted, for the stress test to find

@@ -4,6 +4,7 @@
 
 #include "descriptor.cuh"
 #include "device_state.cuh"
+#include "nic_ring.cuh"
 
 // A flag from the host, and one back: the floor of any round trip.
 extern "C" __global__ void probe_ping_pong(const uint32_t* from_host, uint32_t* to_host, uint32_t rounds) {
@@ -58,6 +59,15 @@ probe_transport(char* memory, uint64_t queue_bytes, uint32_t depth, uint32_t tot
 extern "C" __global__ void probe_token(uint32_t* to, uint32_t seed, uint32_t rollout_id, uint32_t position) {
   const auto decoder = engine::Brief::begin(engine::Rollout{seed, rollout_id, position});
   order::store_relaxed_sys(to, decoder.token(decoder.step(0)));
+}
+
+// Finishers of rollouts that post into a send ring of the modelled NIC. Each warp is one, and its first lane posts. It ends: no wait of it is without a bound.
+extern "C" __global__ void probe_nic(char* memory, uint64_t* reserved, uint32_t slots, uint32_t key, char* region, uint32_t each, uint64_t looks,
+                                    uint32_t* outcomes) {
+  if (threadIdx.x % kWarp != 0) return;
+  const uint32_t finisher = (blockIdx.x * blockDim.x + threadIdx.x) / kWarp;
+  const nic::Ring ring{memory, reserved, slots, key};
+  order::store_relaxed_sys(outcomes + finisher, nic::finish(ring, region, finisher, each, looks));
 }
 
 #endif

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg, result, sys,
 };
-use doorbell_contract::{HwCompletion, HwDesc};
+use doorbell_contract::{HwCompletion, HwDesc, NIC_SLOTS_AT};
 use doorbell_host::memory::PAGE;
 use doorbell_host::{DeviceError, SharedMemory};
 
@@ -257,6 +257,46 @@ impl Probes {
         Ok(memory)
     }
 
+    /// `probe_nic`: `finishers` warps post `each` payloads of [`NIC_PAYLOAD`] bytes into a send ring of `slots` slots, which is at the
+    /// start of the first memory that `serve` is given; the payloads are in the second. `serve` starts who takes them, before the kernel
+    /// runs. Returns how many each finisher posted: fewer than `each` if the ring stopped, or if nothing was completed for a long time.
+    ///
+    /// # Errors
+    /// `Failed`, `Memory`, or the error of `serve`.
+    pub fn nic(
+        &self,
+        slots: u32,
+        key: u32,
+        finishers: u32,
+        each: u32,
+        serve: impl FnOnce(SharedMemory, SharedMemory) -> Result<(), DeviceError>,
+    ) -> Result<Vec<u32>, DeviceError> {
+        /// Looks of a finisher at the bus: some seconds.
+        const LOOKS_OF_A_FINISHER: u64 = 1 << 23;
+        let pages = |bytes: usize| bytes.next_multiple_of(PAGE);
+        let places = finishers as usize * NIC_PAYLOADS * NIC_PAYLOAD;
+        let ring = pinned(&self.context, pages(NIC_SLOTS_AT as usize + 64 * slots as usize))?;
+        let region = pinned(&self.context, pages(places))?;
+        let outcomes = pinned(&self.context, pages(4 * finishers as usize))?;
+        let function = self.function("probe_nic")?;
+        // Zeroed device memory for the count of reserved slots, which is the GPU's own (N3).
+        let reserved = self.stream.alloc_zeros::<u64>(1).map_err(self.failed("allocating"))?;
+        self.wait()?;
+        serve(ring.clone(), region.clone())?;
+        let (base, payloads, told) = (ring.bus_address(), region.bus_address(), outcomes.bus_address());
+        let mut launch = self.stream.launch_builder(&function);
+        launch.arg(&base).arg(&reserved).arg(&slots).arg(&key).arg(&payloads).arg(&each);
+        launch.arg(&LOOKS_OF_A_FINISHER).arg(&told);
+        let config = LaunchConfig { grid_dim: (finishers, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
+        count_launch();
+        // SAFETY: the arguments are those of the kernel, a finisher in each block; what they point to outlives the wait.
+        unsafe { launch.launch(config) }.map_err(self.failed("starting finishers"))?;
+        self.wait()?;
+        let mut posted = vec![0; finishers as usize];
+        outcomes.load_u32s(0, &mut posted)?;
+        Ok(posted)
+    }
+
     /// Waits for what was started.
     ///
     /// # Errors
@@ -265,6 +305,12 @@ impl Probes {
         self.stream.synchronize().map_err(self.failed("waiting for a probe"))
     }
 }
+
+/// Bytes of a payload of [`Probes::nic`].
+pub const NIC_PAYLOAD: usize = 64;
+
+/// Payloads of a finisher that may be on their way: `kPayloads` of `kernels/nic_ring.cuh`.
+const NIC_PAYLOADS: usize = 8;
 
 /// Bytes of a descriptor and of a completion.
 pub const TRANSPORT_SLOT: usize = size_of::<HwDesc>() + size_of::<HwCompletion>();

@@ -65,6 +65,7 @@ const PLAIN: &[&str] = &[
     "docs/measurements.md",
     "docs/metrics.md",
     "docs/mission.md",
+    "docs/nic.md",
     "docs/npu.md",
     "docs/one-token.md",
     "docs/policies.md",

@@ -180,8 +180,11 @@ fn failed_test(line: &str) -> Option<&str> {
 /// # Errors
 /// When one of them fails.
 pub fn loom(root: &Path) -> Result<()> {
-    let test = ["test", "--release", "--package", "doorbell-gpu", "--test", "protocol"];
-    shell::run(&mut shell::cargo(root, &test))
+    for (package, test) in [("doorbell-gpu", "protocol"), ("doorbell-nic", "loom")] {
+        let test = ["test", "--release", "--package", package, "--test", test];
+        shell::run(&mut shell::cargo(root, &test))?;
+    }
+    Ok(())
 }
 
 /// Lints and tests.

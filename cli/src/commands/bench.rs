@@ -47,6 +47,9 @@ pub struct Args {
     #[cfg(feature = "report")]
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// nic: entries to carry to a collector that is killed on the way; 1,000,000 by default, 50,000 with --quick
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    entries: Option<u64>,
     /// decode: shapes of the language model
     #[arg(long, value_enum, value_name = "SHAPE", value_delimiter = ',', default_value = "smollm2")]
     shapes: Vec<DecodeShape>,
@@ -167,7 +170,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         _ => None,
     };
     let language = held.as_ref().map(Held::language);
-    let load = Load { trace: &trace, quick, queues, functions, language, decode: Some(&decode) };
+    let load = Load {
+        trace: &trace,
+        quick,
+        entries: args.entries,
+        queues,
+        functions,
+        language,
+        decode: Some(&decode),
+    };
     // Shown as they come: the whole takes a while.
     let busy = || Busy::new("measuring");
     let mut waits = Some(busy());

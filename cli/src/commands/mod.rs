@@ -14,6 +14,8 @@ pub mod doctor;
 pub mod generate;
 #[cfg(feature = "lm")]
 pub mod model;
+#[cfg(feature = "runtime")]
+pub mod nic;
 #[cfg(feature = "report")]
 pub mod report;
 #[cfg(feature = "runtime")]

@@ -124,6 +124,23 @@ inline void store_release_sys(uint32_t* to, uint32_t value) {
   store_release(to, value, cpu::Scope::kMachine);
 }
 
+inline uint64_t load_acquire_sys(const uint64_t* from) { return shared(from) ? load_acquire(from) : 0; }
+
+inline void store_release_sys(uint64_t* to, uint64_t value) {
+  if (!shared(to)) return;
+  cpu::progress();
+  store_release(to, value, cpu::Scope::kMachine);
+}
+
+inline void add_release_sys(uint64_t* to, uint64_t amount) {
+  if (!shared(to)) return;
+  cpu::step();
+  cpu::settle(to);
+  cpu::releases(cpu::Scope::kMachine);
+  __atomic_fetch_add(to, amount, cpu::has(cpu::Fault::RelaxesReleases) ? __ATOMIC_RELAXED : __ATOMIC_RELEASE);
+  cpu::progress();
+}
+
 // Half of a completion as a whole: the host looks at the second word first, which thus has to come last.
 inline void store_relaxed_sys(ulonglong2* to, ulonglong2 value) {
   if (!shared(to)) return;

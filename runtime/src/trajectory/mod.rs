@@ -7,6 +7,7 @@
 
 #[cfg(feature = "parquet")]
 mod columns;
+mod keep;
 pub mod log;
 #[cfg(feature = "parquet")]
 pub mod parquet;
@@ -14,6 +15,7 @@ mod record;
 mod spans;
 mod writer;
 
+pub use keep::{Carried, Carrier, Keep, Pace};
 pub use record::{Body, Finished, GroupScore, Outcome, Prompt, PromptBody, Span, Trajectory};
 pub use spans::Spans;
 pub use writer::{PostError, PromptStore, RolloutMemory, Stored, WriterError, WriterHandle, WriterOptions};

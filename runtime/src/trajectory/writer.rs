@@ -8,7 +8,8 @@ use std::time::Instant;
 use doorbell_host::{DeviceError, TokenRegion};
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::log::{Disk, Log, LogError, LogOptions, Sync, Volume};
+use super::keep::{Keep, Pace};
+use super::log::{Log, LogError, Volume};
 use super::record::{Body, Finished, PromptBody, Span};
 use super::spans::Spans;
 use crate::pipeline::TrajectoryStage;
@@ -91,6 +92,10 @@ pub enum WriterError {
         longest: usize,
     },
 
+    /// Whoever carries them away failed.
+    #[error("trajectories cannot be carried: {0}")]
+    Carrier(String),
+
     /// The writer could not be started.
     #[error("the writer of trajectories could not be started: {0}")]
     Start(io::Error),
@@ -164,13 +169,26 @@ impl WriterHandle {
     where
         V::File: 'static,
     {
+        Self::start_keeping(log, memory, options, prompts)
+    }
+
+    /// As [`start_with_prompts`](Self::start_with_prompts), with what keeps them in place of a log.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_keeping(
+        keeper: impl Keep + 'static,
+        memory: RolloutMemory,
+        options: WriterOptions,
+        prompts: Option<Box<dyn PromptStore>>,
+    ) -> Result<Self, WriterError> {
         if !(1..=1 << 24).contains(&options.capacity) {
             return Err(WriterError::Capacity(options.capacity));
         }
         let (finished, to_store) = RingBuffer::new(options.capacity);
         let (done, stored) = RingBuffer::new(options.capacity);
         let mut writer = Writer {
-            log,
+            keeper,
             tokens: vec![0; options.longest],
             logprobs: if memory.logprobs.is_empty() { vec![] } else { Vec::with_capacity(options.longest) },
             spans: Vec::with_capacity(memory.spans.longest()),
@@ -221,8 +239,8 @@ impl TrajectoryStage for WriterHandle {
     }
 }
 
-struct Writer<V: Volume = Disk> {
-    log: Log<V>,
+struct Writer<K> {
+    keeper: K,
     memory: RolloutMemory,
     prompts: Option<Box<dyn PromptStore>>,
     /// Tokens of the last prompt.
@@ -265,9 +283,8 @@ fn read<'a>(
     Ok(words)
 }
 
-impl<V: Volume> Writer<V> {
+impl<K: Keep> Writer<K> {
     fn run(&mut self) -> Result<Stored, WriterError> {
-        let LogOptions { group_bytes, group_delay, sync, .. } = self.log.options();
         let mut idle = Backoff::default();
         // When the first record of the group came.
         let mut begun = None;
@@ -279,23 +296,24 @@ impl<V: Volume> Writer<V> {
                 idle.reset();
                 if let Err(error) = self.append(finished) {
                     // What came before it is whole, and is stored.
-                    self.log.commit()?;
+                    self.keeper.commit()?;
                     return Err(error);
                 }
                 begun.get_or_insert_with(Instant::now);
             }
             // With as many waiting as can be on their way, there is none to wait for.
-            let full = self.log.group_len() >= group_bytes || self.waiting.len() >= self.capacity;
-            let due = |begun: Instant| sync == Sync::Never || begun.elapsed() >= group_delay;
+            let Pace { is_full, delay } = self.keeper.pace();
+            let full = is_full || self.waiting.len() >= self.capacity;
+            let due = |begun: Instant| begun.elapsed() >= delay;
             if full || next.is_none() && (over || begun.is_some_and(due)) {
-                self.log.commit()?;
+                self.keeper.commit()?;
                 begun = None;
             }
-            self.report();
+            self.report()?;
             match next {
                 Some(_) => {}
                 None if over && self.waiting.is_empty() => {
-                    return Ok(Stored { groups: self.log.groups(), ..self.sum });
+                    return Ok(Stored { groups: self.keeper.groups(), ..self.sum });
                 }
                 None => idle.wait(),
             }
@@ -320,7 +338,7 @@ impl<V: Volume> Writer<V> {
             let text = prompts.prompt(finished.request, &mut self.prompt);
             PromptBody { tokens: &self.prompt, text }
         });
-        let number = self.log.append(finished, &Body { tokens, spans, logprobs, prompt })?;
+        let number = self.keeper.append(finished, &Body { tokens, spans, logprobs, prompt })?;
         self.sum.tokens += tokens.len() as u64;
         self.waiting.push_back((number, rollout));
         Ok(())
@@ -328,16 +346,18 @@ impl<V: Volume> Writer<V> {
 
     /// Gives back the ids of what is stored. The ring has room for as many as can be on their way; where the hot thread
     /// takes none, the rest waits for the next time.
-    fn report(&mut self) {
+    fn report(&mut self) -> Result<(), WriterError> {
+        let stored = self.keeper.stored()?;
         while let Some(&(number, rollout)) = self.waiting.front()
-            && number < self.log.stored()
+            && number < stored
         {
             if !self.done.is_abandoned() && self.done.push(rollout).is_err() {
-                return;
+                return Ok(());
             }
             self.waiting.pop_front();
             self.sum.trajectories += 1;
         }
+        Ok(())
     }
 }
 

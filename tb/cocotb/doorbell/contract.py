@@ -82,6 +82,16 @@ EVENT_DELTA_MAX = 0x7FFF_FFFF
 """largest delta of an event: what took longer says this"""
 RING_MAX_LOG2 = 16
 """log2 of the largest ring, in slots; the smallest has 2"""
+NIC_BELL_AT = 0
+"""byte of a send ring's memory at which the bell is, a u64: entries published (rule N5); the agent's line"""
+NIC_COMPLETED_AT = 64
+"""byte at which the count of completed entries is, a u64 (rule N7); the NIC's line"""
+NIC_FAULT_AT = 72
+"""byte at which the NIC's fault is, a u64: 0, or a fault (rule N8)"""
+NIC_SLOTS_AT = 128
+"""byte at which slot 0 is"""
+NIC_LENGTH_MAX = 0x0100_0000
+"""bytes of a payload, at most"""
 
 
 @dataclass
@@ -298,6 +308,45 @@ class HwEvent(Record):
 assert HwEvent.LAYOUT.size == 32
 
 
+@dataclass
+class HwNicEntry(Record):
+    """Work entry of the modelled NIC: one slot of a send ring (rule N1)."""
+
+    LAYOUT = Struct("<BBHIQQIIIIQQII")
+
+    opcode: int = 0
+    """what to do, see the NIC's opcodes"""
+    flags: int = 0
+    """entry flags; bits 7:1 must be 0"""
+    poster: int = 0
+    """which finisher of the agent posted it; carried, not interpreted"""
+    length: int = 0
+    """bytes of the payload, at most NIC_LENGTH_MAX; 0 is an entry without payload"""
+    offset: int = 0
+    """bytes into the ring's payload region at which the payload begins; a multiple of 4"""
+    user_data: int = 0
+    """carried, not interpreted"""
+    rollout_id: int = 0
+    """rollout that has finished; carried, not interpreted"""
+    seq_len: int = 0
+    """prompt plus tokens of the rollout; carried, not interpreted"""
+    digest: int = 0
+    """with DIGEST: digest of the payload (rule N4); else 0"""
+    result: int = 0
+    """how the rollout ended, as the poster has it; carried, not interpreted"""
+    reserved_0: int = 0
+    """0"""
+    reserved_1: int = 0
+    """0"""
+    index: int = 0
+    """bits 31:0 of the running index of the slot"""
+    check: int = 0
+    """rule N2; published with index, by one store of 64 bits"""
+
+
+assert HwNicEntry.LAYOUT.size == 64
+
+
 class Opcode(IntEnum):
     """Opcodes of a descriptor."""
 
@@ -402,6 +451,36 @@ class EventKind(IntEnum):
     """bits of the queue pair's ERROR were set that were not"""
 
 
+class NicOpcode(IntEnum):
+    """Opcodes of a work entry."""
+
+    SEND = 0x01
+    """carries the payload to the collector"""
+
+
+class NicFault(IntEnum):
+    """Why a send ring stopped."""
+
+    NONE = 0x00
+    """it has not"""
+    BAD_CHECK = 0x01
+    """an entry was published whose check word does not match (rule N2)"""
+    BAD_OPCODE = 0x02
+    """the opcode is unknown to this NIC"""
+    RESERVED_SET = 0x03
+    """a flag or field that is reserved is not 0"""
+    BAD_LENGTH = 0x04
+    """length exceeds NIC_LENGTH_MAX"""
+    BAD_REGION = 0x05
+    """the payload is misaligned or exceeds its region"""
+    BAD_DIGEST = 0x06
+    """the payload's digest is another: it was not visible when its entry was published, or it changed"""
+    ABANDONED = 0x07
+    """a later entry was rung for, and this one was not published in time (rule N6)"""
+    CLOSED = 0x08
+    """the NIC stopped before the entry was completed"""
+
+
 class DescFlags(IntFlag):
     """Flags of a descriptor."""
 
@@ -417,6 +496,13 @@ class DescFlags(IntFlag):
     """the device scores checkpoints itself and goes on or ends (rule R9)"""
     LOGP = 1 << 5
     """a log-probability is written for each token (rule R11); PREFILL of engine 1: of each given token (rule R27)"""
+
+
+class NicFlags(IntFlag):
+    """Flags of a work entry."""
+
+    DIGEST = 1 << 0
+    """digest holds the payload's digest, and the NIC verifies it before it sends"""
 
 
 class CompletionFlags(IntFlag):

@@ -43,6 +43,10 @@ pub struct Spec {
     pub mailbox: Mailbox,
 }
 
+fn page() -> String {
+    super::PAGE.to_owned()
+}
+
 /// A fixed-size little-endian structure, aligned to its own size.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -51,6 +55,9 @@ pub struct Record {
     pub name: String,
     /// SystemVerilog name, `…_t`.
     pub sv: String,
+    /// Page of the book that has its table.
+    #[serde(default = "page")]
+    pub page: String,
     /// Bytes; also the alignment.
     pub size: usize,
     /// What it is.
@@ -141,6 +148,9 @@ pub struct Set {
     pub name: String,
     /// Prefix of the values in SystemVerilog and C.
     pub sv_prefix: String,
+    /// Page of the book that has its table.
+    #[serde(default = "page")]
+    pub page: String,
     /// Bits of the field or register that carries it.
     pub width: usize,
     /// What they are.
@@ -171,6 +181,9 @@ pub struct Constant {
     /// Width.
     #[serde(rename = "type")]
     pub ty: Type,
+    /// Page of the book that has its table.
+    #[serde(default = "page")]
+    pub page: String,
     /// The number.
     pub value: u64,
     /// What it is.
@@ -365,6 +378,26 @@ impl Spec {
         let problems = validate::problems(&spec);
         anyhow::ensure!(problems.is_empty(), "{}", problems.join("\n"));
         Ok(spec)
+    }
+
+    /// What of it has its tables on `page`. The registers are on the contract's own.
+    pub fn on(&self, page: &str) -> Spec {
+        let mut here = self.clone();
+        here.records.retain(|record| record.page == page);
+        here.enums.retain(|set| set.page == page);
+        here.flags.retain(|set| set.page == page);
+        here.constants.retain(|constant| constant.page == page);
+        if page != super::PAGE {
+            here.registers.clear();
+        }
+        here
+    }
+
+    /// Each page that a table is to be on, once or more often.
+    pub fn pages(&self) -> impl Iterator<Item = &str> {
+        let sets = self.enums.iter().chain(&self.flags).map(|set| &set.page);
+        let records = self.records.iter().map(|record| &record.page);
+        records.chain(sets).chain(self.constants.iter().map(|c| &c.page)).map(String::as_str)
     }
 }
 

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::filters::hex;
 use super::spec::{Spec, camel};
-use super::{PAGE, SOURCE, renewed, run};
+use super::{PAGE, PAGES, SOURCE, renewed, run};
 
 const CONTRACT: &str = include_str!("../../../contract/contract.toml");
 
@@ -20,7 +20,7 @@ fn edited(from: &str, to: &str) -> String {
 fn workspace() -> TempDir {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    for path in [SOURCE, PAGE] {
+    for path in [SOURCE].into_iter().chain(PAGES) {
         fs::create_dir_all(dir.path().join(path).parent().unwrap()).unwrap();
         fs::copy(root.join(path), dir.path().join(path)).unwrap();
     }
@@ -161,7 +161,11 @@ fn workspace() -> TempDir {
     "would both be called Register::TokensLo"
 )]
 #[case::case("name = \"MIX_MUL_1\"", "name = \"mixMul\"", "constant mixMul: the name is not UPPER_CASE")]
-#[case::field_case("name = \"seq_len\"", "name = \"SeqLen\"", "field SeqLen: the name is not snake_case")]
+#[case::field_case(
+    "name = \"max_tokens\"",
+    "name = \"MaxTokens\"",
+    "field MaxTokens: the name is not snake_case"
+)]
 #[case::wide_constant("value = 0x3F", "value = 0x13F", "constant DESC_FLAGS_MASK: 0x13f does not fit u8")]
 #[case::mask_disagrees("value = 0x3F", "value = 0x1F", "DESC_FLAGS_MASK: 0x1f is not all of DescFlags")]
 #[case::version_disagrees("reset = 0x0002_0002", "reset = 0x0002_0000", "register VERSION: its reset value")]
@@ -257,8 +261,16 @@ fn check_finds_a_changed_contract() {
 fn a_page_with_broken_markers_is_refused(#[case] from: &str, #[case] to: &str, #[case] expected: &str) {
     let spec = Spec::parse(CONTRACT).unwrap();
     let page = include_str!("../../../docs/contract.md");
-    let error = renewed(&spec, &page.replace(from, to)).unwrap_err().to_string();
+    let error = renewed(&spec.on(PAGE), &page.replace(from, to)).unwrap_err().to_string();
     assert!(error.contains(expected), "{error}");
+}
+
+#[test]
+fn a_table_on_a_page_that_is_none_is_refused() {
+    let dir = workspace();
+    fs::write(dir.path().join(SOURCE), CONTRACT.replace("docs/nic.md", "docs/none.md")).unwrap();
+    let error = run(dir.path(), true).unwrap_err().to_string();
+    assert!(error.contains("docs/none.md"), "{error}");
 }
 
 #[test]
@@ -270,7 +282,7 @@ fn prose_between_the_blocks_survives() {
             .map(block)
             .join("\nprose\n")
             + "\nend\n";
-    let out = renewed(&spec, &page).unwrap();
+    let out = renewed(&spec.on(PAGE), &page).unwrap();
     assert_eq!((out.matches("\nprose\n").count(), out.matches("\nold\n").count()), (7, 0));
     assert!(out.ends_with("<!-- /generated -->\nend\n"), "{out}");
 }

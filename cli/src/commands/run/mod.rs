@@ -1,5 +1,6 @@
 //! `doorbell run`: drives every rollout of a trace through its whole life.
 
+mod carry;
 mod identity;
 mod inject;
 mod language;
@@ -217,6 +218,9 @@ pub struct Args {
     /// Store trajectories in the log in this directory, after those that it has; without it they are counted only
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
+    /// Carry each trajectory to `doorbell nic collect` at this address too, by a modelled NIC: the bytes of the record that --store has
+    #[arg(long, value_name = "HOST:PORT")]
+    nic: Option<String>,
     /// Count a trajectory as stored once the system has it, instead of once the disk has it
     #[arg(long)]
     no_sync: bool,

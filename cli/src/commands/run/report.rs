@@ -356,6 +356,10 @@ impl Report<'_> {
     fn trajectories(&self) -> String {
         let Some(stored) = self.stored else { return "trajectories: not all stored".to_owned() };
         match &self.args.store {
+            None if self.args.nic.is_some() => format!(
+                "trajectories: {} with {} tokens carried by a modelled NIC, not stored (--store DIR keeps them)",
+                stored.trajectories, stored.tokens
+            ),
             None => format!("trajectories: {}, not stored (--store DIR keeps them)", stored.trajectories),
             Some(directory) => format!(
                 "trajectories: {} with {} tokens stored in {}{}, in {} writes",

@@ -18,10 +18,11 @@ use doorbell_runtime::reward::{
     AnswerMemory, DigestJudge, Judge, Pool, PoolOptions, Prompts, RangeJudge, RuleJudge, Rules, SlowJudge,
 };
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Run, Sync};
-use doorbell_runtime::trajectory::{RolloutMemory, Spans, WriterHandle, WriterOptions};
+use doorbell_runtime::trajectory::{Carried, RolloutMemory, Spans, WriterHandle, WriterOptions};
 use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 
 use super::super::GpuList;
+use super::carry::NicCarrier;
 use super::identity;
 use super::inject::Faulty;
 use super::language::{self, Checked, Models, Publishing, Verdict};
@@ -116,8 +117,8 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
 
     let spans = Spans::new(slots, longest_spans(args, longest));
     let mut run = None;
-    let trajectories: Box<dyn TrajectoryStage> = match &args.store {
-        None => Box::new(Discard::new(slots)),
+    let log = match &args.store {
+        None => None,
         Some(directory) => {
             let sync = if args.no_sync { Sync::Never } else { Sync::EveryGroup };
             let (mut log, recovery) =
@@ -133,15 +134,22 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
                 output::tell(format_args!("{damage}"));
             }
             run = Some(identity::note(args, &mut log, directory, device.name())?);
-            let options = WriterOptions::new((slots as usize).next_power_of_two().max(2), longest as usize);
-            let memory = RolloutMemory {
-                tokens: regions.clone(),
-                logprobs: device.logp_regions(),
-                spans: spans.clone(),
-            };
-            let prompts = models.as_ref().map(Models::stored_prompts);
-            Box::new(WriterHandle::start_with_prompts(log, memory, options, prompts).map_err(Failure::input)?)
+            Some(log)
         }
+    };
+    let nic = args.nic.as_deref().map(NicCarrier::new).transpose()?;
+    let written = WriterOptions::new((slots as usize).next_power_of_two().max(2), longest as usize);
+    let memory =
+        RolloutMemory { tokens: regions.clone(), logprobs: device.logp_regions(), spans: spans.clone() };
+    let asked = models.as_ref().map(Models::stored_prompts);
+    let started = match (nic, log) {
+        (None, None) => None,
+        (Some(nic), log) => Some(WriterHandle::start_keeping(Carried::new(nic, log), memory, written, asked)),
+        (None, Some(log)) => Some(WriterHandle::start_keeping(log, memory, written, asked)),
+    };
+    let trajectories: Box<dyn TrajectoryStage> = match started.transpose().map_err(Failure::input)? {
+        None => Box::new(Discard::new(slots)),
+        Some(writer) => Box::new(writer),
     };
 
     let publishing = models.as_ref().map(|models| models.weights(&*device));

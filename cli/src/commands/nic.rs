@@ -1,0 +1,146 @@
+//! `doorbell nic …`: the collector of modelled NICs.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use doorbell_nic::MODELLED;
+use doorbell_nic::collector::{Collector, CollectorOptions};
+use doorbell_nic::store::{Records, StoreError};
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::output;
+use crate::signals::Signals;
+
+/// The collector of modelled NICs: threads that carry payloads over TCP, from send rings that finishers of rollouts post into.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Store what modelled NICs send, each payload once and in order, until it is ended
+    Collect {
+        /// Address to listen at; port 0 takes a free one. Whoever reaches it is believed
+        #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7700")]
+        listen: String,
+        /// Directory for a file of each stream; what it has goes on where it ends
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+        /// Acknowledge a payload once the disk has it, instead of once the system has it
+        #[arg(long)]
+        sync: bool,
+        /// Connections at a time, at most
+        #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+        connections: u16,
+        /// Streams in the directory, at most
+        #[arg(long, value_name = "N", default_value_t = 1024)]
+        streams: usize,
+    },
+    /// Read all that was collected, and tell what each stream has
+    Show {
+        /// The directory of the collector
+        directory: PathBuf,
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs the command.
+pub fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Collect { listen, store, sync, connections, streams } => {
+            let mut options = CollectorOptions::default();
+            (options.sync, options.connections, options.streams) = (sync, connections.into(), streams);
+            collect(&listen, &store, options)
+        }
+        Command::Show { directory, json } => show(&directory, json),
+    }
+}
+
+fn collect(listen: &str, store: &Path, options: CollectorOptions) -> Result<ExitCode, Failure> {
+    let signals = Signals::catch()?;
+    let collector = Collector::bind(listen, store, options).map_err(Failure::input)?;
+    let address = collector.address().map_err(Failure::input)?;
+    output::print(&format!("{MODELLED} NIC: collector listening at {address}\n"))?;
+    let handle = collector.handle();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !signals.come() {
+                thread::sleep(Duration::from_millis(20));
+            }
+            handle.stop();
+        });
+        collector.serve(|peer, refusal| {
+            output::tell(format_args!("{MODELLED} NIC: the connection of {peer} was ended: {refusal}"));
+        });
+    });
+    let collected = handle.collected();
+    output::print(&format!(
+        "{MODELLED} NIC: {} payloads with {} bytes stored in {}\n{MODELLED} NIC: {} frames came twice, {} early; {} connections were refused\n",
+        collected.records,
+        collected.bytes,
+        store.display(),
+        collected.doubles,
+        collected.early,
+        collected.refused
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a stream's file has.
+struct Held {
+    stream: u64,
+    records: u64,
+    bytes: u64,
+    /// A write that was cut off.
+    torn: u64,
+}
+
+fn held(path: &Path) -> Result<Held, StoreError> {
+    let mut records = Records::open(path)?;
+    let mut held = Held { stream: records.stream(), records: 0, bytes: 0, torn: 0 };
+    while let Some(record) = records.read()? {
+        held.records += 1;
+        held.bytes += record.payload.len() as u64;
+    }
+    let size =
+        std::fs::metadata(path).map_err(|error| StoreError::Io { path: path.to_owned(), error })?.len();
+    held.torn = size.saturating_sub(records.end());
+    Ok(held)
+}
+
+fn show(directory: &Path, json: bool) -> Result<ExitCode, Failure> {
+    let unreadable = |error: std::io::Error| Failure::input(format!("{}: {error}", directory.display()));
+    let mut paths = vec![];
+    for file in std::fs::read_dir(directory).map_err(unreadable)? {
+        let path = file.map_err(unreadable)?.path();
+        if path.extension().is_some_and(|extension| extension == "nic") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let mut lines = String::new();
+    let mut figures = vec![];
+    for path in &paths {
+        let Held { stream, records, bytes, torn } = held(path).map_err(|error| match error {
+            StoreError::Damaged { .. } => Failure::failed(error),
+            error => Failure::input(error),
+        })?;
+        let cut = if torn == 0 {
+            String::new()
+        } else {
+            format!(", then {torn} bytes of a write that was cut off")
+        };
+        lines +=
+            &format!("{MODELLED} NIC: stream {stream:016x}: {records} payloads with {bytes} bytes{cut}\n");
+        figures.push(
+            json!({ "stream": format!("{stream:016x}"), "payloads": records, "bytes": bytes, "torn": torn }),
+        );
+    }
+    if paths.is_empty() {
+        lines = format!("{MODELLED} NIC: no stream in {}\n", directory.display());
+    }
+    let report = json!({ "modelled": true, "streams": figures });
+    output::print(&if json { output::json(&report) } else { lines })?;
+    Ok(ExitCode::SUCCESS)
+}

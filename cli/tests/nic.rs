@@ -1,0 +1,142 @@
+//! `doorbell nic`, and `doorbell run --nic`, from end to end.
+#![cfg(feature = "runtime")]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use common::{Run, doorbell};
+use serde_json::Value;
+
+/// A collector in a process of its own, and its address. It ends with the test.
+struct Collecting(Child, String);
+
+impl Drop for Collecting {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn collect(directory: &Path, address: &str) -> Collecting {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_doorbell"))
+        .current_dir(directory)
+        .args(["nic", "collect", "--store", "collected", "--listen", address])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let first = BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let address =
+        first.strip_prefix("modelled NIC: collector listening at ").expect("the first line").to_owned();
+    Collecting(child, address)
+}
+
+/// The payloads of a log's records, by the table of docs/trajectories.md, in any order.
+fn stored(log: &Path) -> Vec<Vec<u8>> {
+    let mut payloads = vec![];
+    for file in std::fs::read_dir(log).unwrap().map(|file| file.unwrap().path()) {
+        let bytes = std::fs::read(&file).unwrap();
+        if !bytes.starts_with(b"DBTRAJEC") {
+            continue;
+        }
+        let mut rest = &bytes[32..];
+        while let Some((head, body)) = rest.split_at_checked(24) {
+            assert_eq!(&head[..4], b"DbTr");
+            let length = u32::from_le_bytes(head[4..8].try_into().unwrap()) as usize;
+            payloads.push(body[..length].to_vec());
+            rest = &body[length..];
+        }
+    }
+    payloads.sort();
+    payloads
+}
+
+/// The payloads of a collector's records, by the list of docs/nic.md.
+fn collected(directory: &Path) -> Vec<Vec<u8>> {
+    let mut payloads = vec![];
+    for file in std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path()) {
+        let bytes = std::fs::read(&file).unwrap();
+        let mut rest = &bytes[32..];
+        while let Some((head, body)) = rest.split_at_checked(24) {
+            let length = u32::from_le_bytes(head[..4].try_into().unwrap()) as usize;
+            payloads.push(body[64..64 + length].to_vec());
+            rest = &body[64 + length..];
+        }
+    }
+    payloads.sort();
+    payloads
+}
+
+/// What arrives is what the log has, byte for byte, with and without one beside it.
+#[test]
+fn the_collector_has_the_records_that_the_log_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let collector = collect(directory.path(), "127.0.0.1:0");
+    let args = "run --checkpoint 16 --group 2 --logprobs --seed 5 --no-sync";
+    let both = doorbell(directory.path(), &format!("{args} --store log --nic {}", collector.1));
+    assert_eq!(both.code, 0, "{}", both.stderr);
+    let lines: Vec<&str> = both.stderr.lines().filter(|line| line.contains("NIC")).collect();
+    assert!(!lines.is_empty() && lines.iter().all(|line| line.contains("modelled")), "{}", both.stderr);
+    let log = stored(&directory.path().join("log"));
+    assert_eq!(log.len(), 512);
+    assert!(collected(&directory.path().join("collected")) == log);
+    let alone = doorbell(directory.path(), &format!("{args} --nic {}", collector.1));
+    assert_eq!(alone.code, 0, "{}", alone.stderr);
+    assert!(alone.stdout.contains("carried by a modelled NIC"), "{}", alone.stdout);
+    drop(collector);
+    let Run { code, stdout, stderr } = doorbell(directory.path(), "nic show collected --json");
+    assert_eq!(code, 0, "{stderr}");
+    let streams: Value = serde_json::from_str(&stdout).unwrap();
+    let counts: Vec<_> =
+        streams["streams"].as_array().unwrap().iter().map(|stream| stream["payloads"].as_u64()).collect();
+    assert_eq!(counts, [Some(512), Some(512)]);
+}
+
+/// A run without a collector does not begin, and says what to start.
+#[test]
+fn a_collector_that_is_not_there_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = doorbell(directory.path(), "run --limit 4 --nic 127.0.0.1:1");
+    assert_eq!(run.code, 2, "{}", run.stderr);
+    let told = "modelled NIC: no collector at 127.0.0.1:1";
+    assert!(run.stderr.contains(told) && run.stderr.contains("doorbell nic collect"), "{}", run.stderr);
+}
+
+#[test]
+fn what_cannot_be_collected_is_bad_input() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("file"), "").unwrap();
+    for args in ["nic collect --store file", "nic collect --store d --listen nowhere", "nic show missing"] {
+        let run = doorbell(directory.path(), args);
+        assert_eq!(run.code, 2, "{args}: {}", run.stderr);
+    }
+    std::fs::create_dir(directory.path().join("other")).unwrap();
+    std::fs::write(directory.path().join("other/0.nic"), [7; 64]).unwrap();
+    let run = doorbell(directory.path(), "nic show other");
+    assert!(run.code == 2 && run.stderr.contains("0.nic"), "{}", run.stderr);
+}
+
+#[test]
+fn the_bench_carries_every_entry_to_a_collector_that_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let Run { code, stdout, stderr } =
+        doorbell(directory.path(), "bench nic --quick --entries 20000 --json -");
+    assert_eq!(code, 0, "{stderr}");
+    let json: Value = serde_json::from_str(&stdout).unwrap();
+    let found = &json["nic_entries"];
+    assert_eq!(
+        (&found["lost"], &found["doubled"], &found["torn"]),
+        (&0.into(), &0.into(), &0.into()),
+        "{found}"
+    );
+    assert!(
+        found["frames_lost"].as_u64() > Some(100)
+            && found["kills"] == 8
+            && found["connections"].as_u64() >= Some(9),
+        "{found}"
+    );
+    let rows: Vec<&str> = stderr.lines().filter(|line| line.starts_with('|')).skip(2).collect();
+    assert!(rows.iter().filter(|row| row.contains("modelled")).count() >= 14, "{stderr}");
+}

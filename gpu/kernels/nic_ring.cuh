@@ -1,0 +1,127 @@
+// The send ring of the modelled NIC (docs/nic.md), from the GPU: finishers of rollouts share one ring of the GPU's own. The steps are
+// those of nic/src/ring.rs.
+#ifndef DOORBELL_NIC_RING_CUH
+#define DOORBELL_NIC_RING_CUH
+
+#include "descriptor.cuh"
+
+namespace nic {
+
+// What a ring's key is mixed with, so that no descriptor is an entry (N2).
+constexpr uint32_t kKey = 0x4E494331u;
+constexpr uint32_t kEntryWords = sizeof(doorbell_hw_nic_entry) / 8;
+
+// One GPU's ring. Its memory is the host's. The count of reserved slots is the GPU's: an atomic operation on host memory would not be one
+// for the host (N3).
+struct Ring {
+  char* memory;
+  uint64_t* reserved;
+  uint32_t slots;
+  uint32_t key;
+
+  __device__ __forceinline__ uint64_t* word(uint32_t at) const { return reinterpret_cast<uint64_t*>(memory + at); }
+  __device__ __forceinline__ uint64_t* slot(uint64_t index) const {
+    return word(DOORBELL_NIC_SLOTS_AT + 64 * (static_cast<uint32_t>(index) & (slots - 1)));
+  }
+  // Slots and payloads of the entries below it are the GPU's again (N7).
+  __device__ __forceinline__ uint64_t completed() const {
+    return order::load_acquire_sys(word(DOORBELL_NIC_COMPLETED_AT));
+  }
+  __device__ __forceinline__ bool has_stopped() const {
+    return order::load_relaxed_sys(word(DOORBELL_NIC_FAULT_AT)) != 0;
+  }
+};
+
+enum class Posted : uint32_t { kYes, kFull, kStopped };
+
+// An entry by its fields, as the check word is made of it, and as it is stored.
+union Entry {
+  doorbell_hw_nic_entry fields;
+  uint4 quarter[4];
+  uint64_t words[kEntryWords];
+};
+
+// The entry with its index and its check word (N2).
+__device__ __forceinline__ void seal(Entry& entry, uint32_t key, uint64_t index) {
+  entry.fields.index = static_cast<uint32_t>(index);
+  entry.fields.check = 0;
+  uint64_t shares = 0;
+  for (uint32_t k = 0; k < 4; k++) {
+    const uint4 part = make_uint4(key_word(key, 4 * k), key_word(key, 4 * k + 1), key_word(key, 4 * k + 2), key_word(key, 4 * k + 3));
+    shares += check_share(entry.quarter[k], part, k);
+  }
+  entry.fields.check = check_word(shares, entry.fields.index);
+}
+
+// By one thread, which has written the payload or seen that it was written (a barrier orders the writes of its block before this). It
+// waits for nobody.
+__device__ __forceinline__ Posted post(const Ring& ring, const doorbell_hw_nic_entry& posted, uint64_t& index) {
+  uint64_t at = order::load_relaxed_gpu(ring.reserved);
+  for (;;) {
+    if (ring.has_stopped()) return Posted::kStopped;
+    // Acquired by whoever writes the slot: the NIC has read it before.
+    const uint64_t completed = ring.completed();
+    // An `at` that others have raised since may lie below it: the exchange fails then.
+    if (static_cast<long long>(at - completed) >= static_cast<long long>(ring.slots)) return Posted::kFull;
+    const uint64_t seen = order::compare_swap_relaxed_gpu(ring.reserved, at, at + 1);
+    if (seen == at) break;
+    at = seen;
+  }
+  Entry entry{posted};
+  seal(entry, ring.key ^ kKey, at);
+  uint64_t* const slot = ring.slot(at);
+  for (uint32_t k = 0; k + 1 < kEntryWords; k++) order::store_relaxed_sys(slot + k, entry.words[k]);
+  order::store_release_sys(slot + kEntryWords - 1, entry.words[kEntryWords - 1]);
+  // One step that adds: a store would take back another finisher's bell (N5). Only this GPU changes the word, and the host reads it.
+  order::add_release_sys(ring.word(DOORBELL_NIC_BELL_AT), 1);
+  index = at;
+  return Posted::kYes;
+}
+
+// ---------------------------------------------------------------- finishers that are only that
+
+// Words of a payload, and payloads of a finisher that may be on their way.
+constexpr uint32_t kPayloadWords = 16, kPayloads = 8;
+
+// Word `j` of payload `k` of a finisher, which the host expects.
+__device__ __forceinline__ uint32_t payload_word(uint32_t finisher, uint32_t k, uint32_t j) {
+  return mix(finisher * DOORBELL_GOLDEN ^ (k * kPayloadWords + j));
+}
+
+// Posts `each` payloads from the finisher's part of the region, and returns how many: less if the ring stopped, or if nothing became free
+// in `looks` looks.
+__device__ __forceinline__ uint32_t finish(const Ring& ring, char* region, uint32_t finisher, uint32_t each, uint64_t looks) {
+  uint64_t posted_at[kPayloads];
+  for (uint32_t k = 0; k < each; k++) {
+    const uint32_t place = k % kPayloads;
+    const uint64_t offset = 4ull * kPayloadWords * (static_cast<uint64_t>(finisher) * kPayloads + place);
+    // The payload that was there has to be complete (N4).
+    if (k >= kPayloads)
+      for (uint64_t look = 0; ring.completed() <= posted_at[place]; look++)
+        if (look == looks || ring.has_stopped()) return k;
+    uint32_t* const payload = reinterpret_cast<uint32_t*>(region + offset);
+    uint32_t digest = DOORBELL_DIGEST_INIT;
+    for (uint32_t j = 0; j < kPayloadWords; j++) {
+      const uint32_t word = payload_word(finisher, k, j);
+      digest = (digest ^ word) * DOORBELL_DIGEST_PRIME;
+      order::store_relaxed_sys(payload + j, word);
+    }
+    doorbell_hw_nic_entry entry{};
+    entry.opcode = DOORBELL_NIC_OP_SEND;
+    entry.flags = DOORBELL_NIC_FLAG_DIGEST;
+    entry.poster = static_cast<uint16_t>(finisher);
+    entry.length = 4 * kPayloadWords;
+    entry.offset = offset;
+    entry.user_data = static_cast<uint64_t>(finisher) << 32 | k;
+    entry.rollout_id = k;
+    entry.digest = digest;
+    Posted posted = Posted::kFull;
+    for (uint64_t look = 0; posted == Posted::kFull && look < looks; look++) posted = post(ring, entry, posted_at[place]);
+    if (posted != Posted::kYes) return k;
+  }
+  return each;
+}
+
+}  // namespace nic
+
+#endif
