@@ -101,6 +101,7 @@ pub fn count(trace: &Trace, mode: Mode, members: u32, block_tokens: u32) -> Resu
             .map(|request| request.prefix.len() as u32)
             .sum::<u32>()
             .max(prompt_tokens.div_ceil(PREFIX_BLOCK_TOKENS)),
+        cap: None,
     })?;
     let mut running = VecDeque::new();
     for request in &trace.requests {

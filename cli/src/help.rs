@@ -27,7 +27,7 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
         "What runs",
         &["devices", "trace", "limit", "group", "checkpoint", "resident", "reward_threshold", "eos", "seed"],
     ),
-    ("compare", "Language model", &["model", "lockstep"]),
+    ("compare", "Language model", &["model", "kv_window", "kv_sinks", "lockstep"]),
     ("compare", "Stops and versions", &["stop_every", "stop_groups", "publish_every", "publish_mode"]),
     (
         "compare",
@@ -64,6 +64,8 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
         "Language model",
         &[
             "model",
+            "kv_window",
+            "kv_sinks",
             "prompts",
             "max_tokens",
             "raw",

@@ -11,8 +11,8 @@ use doorbell_devices::Kind;
 use doorbell_lm::Shape;
 use doorbell_lm::sample::Sharpness;
 use doorbell_lm::{
-    FileError, Image, MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, float, image, judge, micro, micro_gemma,
-    quantise, tiny,
+    FileError, Image, KvCap, MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, float, image, judge, micro,
+    micro_gemma, quantise, tiny,
 };
 use doorbell_npu::Published;
 use doorbell_npu::layout::CHIP_LINES;
@@ -23,6 +23,33 @@ use doorbell_verify::replay::Language;
 
 use crate::busy::Busy;
 use crate::failure::Failure;
+
+/// A cap on keys and values.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct CapArgs {
+    /// See the first and the last N tokens only, so that the keys and values of an answer stay bounded
+    #[arg(long, value_name = "N", requires = "model")]
+    pub kv_window: Option<usize>,
+    /// First tokens that stay seen with --kv-window, a multiple of 32
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub kv_sinks: usize,
+}
+
+impl CapArgs {
+    /// The model with that cap; as it is, if none is asked for.
+    pub fn apply(self, mut image: Image) -> Result<Image, Failure> {
+        if let Some(window) = self.kv_window {
+            image.model.shape.kv_cap = Some(KvCap { window, sinks: self.kv_sinks });
+            if let Some(problem) = image.model.shape.refusal() {
+                return Err(Failure::input(format!(
+                    "--kv-window {window}, --kv-sinks {}: {problem}",
+                    self.kv_sinks
+                )));
+            }
+        }
+        Ok(image)
+    }
+}
 
 /// The model of who names none.
 pub const DEFAULT: &str = "tiny";

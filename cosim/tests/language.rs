@@ -1,5 +1,7 @@
 //! Engine 1 in RTL: the tests of the golden model, on the verilated device (R25 to R27).
 
+#[path = "../../verify/tests/language/capped.rs"]
+mod capped;
 #[path = "../../verify/tests/language/extremes.rs"]
 mod extremes;
 #[path = "../../verify/tests/language/gemma.rs"]

@@ -246,7 +246,8 @@ class Block : Frame<Team> {
 
     // A warp for each head and every n-th block of positions.
     const uint32_t part_bytes = Layout::part_bytes(shape);
-    const uint32_t parts = min(layout.parts_kept / shape.heads, position / kBlock + 1);
+    const Positions seen = shape.seen(layer, position);
+    const uint32_t parts = min(layout.parts_kept / shape.heads, seen.blocks(position));
     char* const kept = at<char>(layout.parts);
     const uint32_t chunks = (width + kChunk - 1) / kChunk;
 #pragma unroll 1
@@ -262,7 +263,7 @@ class Block : Frame<Team> {
                       shared_.factor,
                       tables().exp2};
       Attended* const to = reinterpret_cast<Attended*>(kept + part_bytes * (parts * head + part));
-      language::attend<false, Team::kAtATime>(with, 0, chunk, part, parts, position, to, shared_.scratch[warp_], lane_);
+      language::attend<Team::kAtATime>(with, seen, chunk, part, parts, position, to, shared_.scratch[warp_], lane_);
     }
     Team::sync();
 

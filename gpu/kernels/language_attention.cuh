@@ -117,12 +117,11 @@ struct Head {
 // Channels that a warp attends to at a time.
 constexpr uint32_t kChunk = 128;
 
-// The blocks `first`, `first + step`, ... of a head, up to `position`, into `to`; there is one at least. With `kWindow`, what lies before `seen_from`
-// counts for nothing. Of the values it takes kChunk channels from `chunk` on, and kAtATime of a channel are on their way to a lane. A warp calls it;
+// The blocks of a head that `position` sees, from number `first` of them in steps of `step`, into `to`; there is one at least. Of the values it takes kChunk channels from `chunk` on, and kAtATime of a channel are on their way to a lane. A warp calls it;
 // `scratch` is its own, of 32 words.
-template <bool kWindow, uint32_t kAtATime>
-__device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uint32_t chunk, uint32_t first, uint32_t step, uint32_t position, Attended* to,
-                                       uint32_t* scratch, uint32_t lane) {
+template <uint32_t kAtATime>
+__device__ __forceinline__ void attend(const Head& head, const Positions& seen, uint32_t chunk, uint32_t first, uint32_t step, uint32_t position,
+                                       Attended* to, uint32_t* scratch, uint32_t lane) {
   // Four channels a lane: lanes for a token's channels, and tokens that a warp reads at a time.
   const uint32_t lanes = min(head.width / 4, kWarp), slots = kWarp % lanes == 0 ? kWarp / lanes : 1;
   const uint32_t slot = lane / lanes, channel = chunk + lane % lanes * 4;
@@ -130,7 +129,8 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uin
   int64 weights[2] = {}, values[2][4] = {};
   int32_t highest = kNoBin;
 #pragma unroll 1
-  for (uint32_t block = first; block <= position / kBlock; block += step) {
+  for (uint32_t which = first; which < seen.blocks(position); which += step) {
+    const uint32_t block = seen.block(which);
     const char* const keys = head.keys + head.kv_block * block;
     const char* const block_values = keys + head.kv_half;
     const uint32_t count = min(position - block * kBlock + 1, kBlock);
@@ -144,7 +144,7 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uin
     };
     fetch(0);
     int32_t score = kLowest32;
-    const bool is_seen = lane < count && (!kWindow || kBlock * block + lane >= seen_from);
+    const bool is_seen = lane < count && seen.has(block, lane);
     uint32_t value_scale = 0;
     if (is_seen) {
       value_scale = reinterpret_cast<const uint16_t*>(block_values)[lane];
@@ -168,8 +168,8 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uin
       score = score_of(dot, head.query_scale, key_scale, head.factor);
     }
     const int32_t ceiling = (__reduce_max_sync(kEveryLane, score) + 255) >> 8;
-    uint32_t which = 0;
-    const bool counts = enters(highest, ceiling >> 4, which, [&](bool below) {
+    uint32_t bin = 0;
+    const bool counts = enters(highest, ceiling >> 4, bin, [&](bool below) {
       weights[1] = below ? weights[0] : 0;
       weights[0] = 0;
 #pragma unroll
@@ -186,8 +186,8 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uin
     }
     const uint32_t up = static_cast<uint32_t>(ceiling) & 15;
     const int64 total = static_cast<int64>(__reduce_add_sync(kEveryLane, weight)) << up;
-    weights[0] += which == 0 ? total : 0;
-    weights[1] += which == 0 ? 0 : total;
+    weights[0] += bin == 0 ? total : 0;
+    weights[1] += bin == 0 ? 0 : total;
     __syncwarp();
     scratch[lane] = scaled;
     __syncwarp();
@@ -208,8 +208,8 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uin
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++) {
       const int64 sum = static_cast<int64>(static_cast<uint64_t>(sums[j]) << up);
-      values[0][j] += which == 0 ? sum : 0;
-      values[1][j] += which == 0 ? 0 : sum;
+      values[0][j] += bin == 0 ? sum : 0;
+      values[1][j] += bin == 0 ? 0 : sum;
     }
   }
   int64* const kept = reinterpret_cast<int64*>(to + 1);

@@ -147,7 +147,7 @@ struct BatchLayout {
   // Tiles of columns that a step of a shape that `fits` has at most; 0 if its rollouts do not share steps.
   template <typename Team>
   static __device__ __forceinline__ uint32_t most_tiles(const Shape& shape) {
-    if (Team::kTeams != 1 || shape.is_gemma()) return 0;
+    if (Team::kTeams != 1 || shape.is_gemma() || shape.cap_window != 0) return 0;
     if (of<Team>(shape, kTiles).end <= kTeamBytes<Team>) return kTiles;
     return of<Team>(shape, 1).end <= kTeamBytes<Team> ? 1 : 0;
   }

@@ -372,9 +372,9 @@ class Gemma : Frame<Team> {
 
     const Seen seen = all_seen(0);
     // A warp for each head and every n-th block of the positions that are seen.
-    const uint32_t seen_from = shape.first_seen(layer, position), first_block = seen_from / kBlock;
+    const Positions positions = shape.seen(layer, position);
     const uint32_t part_bytes = Layout::part_bytes(shape);
-    const uint32_t parts = min(layout.parts_kept / shape.heads, position / kBlock + 1 - first_block);
+    const uint32_t parts = min(layout.parts_kept / shape.heads, positions.blocks(position));
     char* const kept = at<char>(layout.parts);
     {
       const uint32_t chunks = (head_width + kChunk - 1) / kChunk;
@@ -391,7 +391,7 @@ class Gemma : Frame<Team> {
                         shared_.factor,
                         tables().exp2};
         Attended* const to = reinterpret_cast<Attended*>(kept + part_bytes * (parts * head + part));
-        language::attend<true, Team::kAtATime>(with, seen_from, chunk, first_block + part, parts, position, to, shared_.scratch[warp_], lane_);
+        language::attend<Team::kAtATime>(with, positions, chunk, part, parts, position, to, shared_.scratch[warp_], lane_);
       }
     }
     {

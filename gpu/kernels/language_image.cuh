@@ -224,7 +224,13 @@ struct Publication {
     const bool shares = shape.kv_heads != 0 && shape.heads % shape.kv_heads == 0;
     return blocks && shares && within(shape.width, 4096) && within(shape.head_width, 256) && within(shape.heads, 4096) &&
            within(shape.hidden, 1 << 16) && within(shape.layers, 1 << 12) && within(shape.vocabulary, 1 << 20) &&
-           within(shape.context, 1 << 16) && shape.epsilon < 1u << 20 && (shape.is_gemma() ? is_sound_gemma(shape) : is_without(shape));
+           within(shape.context, 1 << 16) && shape.epsilon < 1u << 20 && (shape.is_gemma() ? is_sound_gemma(shape) : is_without(shape)) &&
+           is_sound_cap(shape);
+  }
+  // Sinks are whole blocks, and a local layer sees no more than the cap leaves.
+  static __device__ __forceinline__ bool is_sound_cap(const Shape& shape) {
+    if ((shape.cap_window | shape.cap_sinks) == 0) return true;
+    return within(shape.cap_window, 1 << 16) && shape.cap_sinks <= 1u << 16 && shape.cap_sinks % kBlock == 0 && shape.window <= shape.cap_window;
   }
   // Of Llama's shape: it has nothing of what Gemma 3N's has.
   static __device__ __forceinline__ bool is_without(const Shape& shape) {

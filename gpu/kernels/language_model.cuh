@@ -41,19 +41,32 @@ constexpr uint32_t kMostParts = 64, kMostPartBytes = 80 << 10;
 // Residual streams of Gemma 3N's shape.
 constexpr uint32_t kStreams = 4;
 
-// Of Llama's shape, or of Gemma 3N's: the second has `embedding`, and the first has 0 there and in all behind it.
+// Positions that a token sees: those of the first blocks, the sinks, and from one on up to its own.
+struct Positions {
+  uint32_t sinks, from;  // `from` lies behind the sinks
+
+  // How many blocks have one of them, and the block that is so many blocks behind the first one.
+  __device__ __forceinline__ uint32_t blocks(uint32_t position) const { return sinks + position / kBlock + 1 - from / kBlock; }
+  __device__ __forceinline__ uint32_t block(uint32_t which) const { return which < sinks ? which : which - sinks + from / kBlock; }
+  __device__ __forceinline__ bool has(uint32_t block, uint32_t lane) const { return block < sinks || kBlock * block + lane >= from; }
+};
+
+// Of Llama's shape, or of Gemma 3N's: the second has `embedding`, and the first has 0 there and in all behind it but the cap.
 struct Shape {
   uint32_t width, layers, heads, kv_heads, head_width, hidden, vocabulary, context, epsilon;
-  uint32_t embedding, laurel, window, global, cut, own;
+  uint32_t embedding, laurel, window, global, cut;
+  // What a layer without a window of its own sees: the last and the first positions. A window of 0 is none.
+  uint32_t cap_window, cap_sinks;
+  uint32_t own;
 
   // Words of both parts, and where in an image they begin. `own` is the upper half of the word of the layers there.
-  static constexpr uint32_t kCommon = 9, kGemma = 5, kCommonAt = 24, kGemmaAt = 64, kLayers = 1;
+  static constexpr uint32_t kCommon = 9, kGemma = 7, kCommonAt = 24, kGemmaAt = 64, kLayers = 1;
 
   static __device__ __forceinline__ Shape read(const char* image) {
     const uint32_t* const words = reinterpret_cast<const uint32_t*>(image + kCommonAt);
     const uint32_t* const more = reinterpret_cast<const uint32_t*>(image + kGemmaAt);
     return Shape{words[0], words[kLayers] & 0xFFFF, words[2], words[3], words[4], words[5], words[6], words[7],
-                 words[8], more[0], more[1], more[2], more[3], more[4], words[kLayers] >> 16};
+                 words[8], more[0], more[1], more[2], more[3], more[4], more[5], more[6], words[kLayers] >> 16};
   }
 
   __device__ __forceinline__ uint32_t queries() const { return heads * head_width; }
@@ -75,9 +88,13 @@ struct Shape {
     if (is_global(layer)) return own / global * global - 1;
     return is_global(own - 1) ? own - 2 : own - 1;
   }
-  __device__ __forceinline__ uint32_t first_seen(uint32_t layer, uint32_t position) const {
-    const uint32_t seen = window + (DOORBELL_FAULT(SeesBefore) ? 1 : 0);
-    return is_global(layer) || position < seen ? 0 : position + 1 - seen;
+  // As Shape::seen of crate lm.
+  __device__ __forceinline__ Positions seen(uint32_t layer, uint32_t position) const {
+    const bool is_local = is_gemma() && !is_global(layer);
+    const uint32_t last = (is_local ? window : cap_window) + (DOORBELL_FAULT(SeesBefore) ? 1 : 0), sinks = is_local ? 0 : cap_sinks;
+    if ((!is_local && cap_window == 0) || position < last) return Positions{0, 0};
+    const uint32_t from = position + 1 - last;
+    return from <= sinks ? Positions{0, 0} : Positions{sinks / kBlock, from};
   }
 };
 static_assert(sizeof(Shape) == 4 * (Shape::kCommon + Shape::kGemma + 1), "words");

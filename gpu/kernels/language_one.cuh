@@ -89,7 +89,7 @@ struct OneLayout {
   // Bytes of scratch with which a step of one of a shape that `fits` is taken so; 0 if it is not.
   template <typename Team>
   static __device__ __forceinline__ uint64_t scratch_of(const Shape& shape) {
-    if (Team::kTeams != 1 || shape.is_gemma() || !stream::kCopiesStretches) return 0;
+    if (Team::kTeams != 1 || shape.is_gemma() || shape.cap_window != 0 || !stream::kCopiesStretches) return 0;
     // A warp takes two lines of a vector at most. In a single layer nobody would know a word of this step from one of the step before.
     if (lines_of(shape) > 2 * Team::kWarps || shape.layers < 2 || shape.layers + 1 > Word::kTags || shape.vocabulary < kTileRows) return 0;
     if (BatchLayout::scratch_of<Team>(shape) == 0) return 0;

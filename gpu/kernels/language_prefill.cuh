@@ -41,7 +41,7 @@ struct ChunkLayout {
   // Bytes of scratch for a chunk of a shape that `fits`, a multiple of 64; 0 if it has none.
   template <typename Team>
   static __device__ __forceinline__ uint64_t scratch_of(const Shape& shape) {
-    if (Team::kTeams != 1 || shape.is_gemma()) return 0;
+    if (Team::kTeams != 1 || shape.is_gemma() || shape.cap_window != 0) return 0;
     const ChunkLayout at = of<Team>(shape);
     return at.end <= kTeamBytes<Team> ? at.scratch : 0;
   }

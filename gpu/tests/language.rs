@@ -1,6 +1,8 @@
 //! Engine 1 on the kernel: the tests of the golden model (R25 to R27), on the kernel's own text, compiled for the CPU; with
 //! `DOORBELL_LANGUAGE=gpu` on a GPU, one after the other (`--test-threads 1`).
 
+#[path = "../../verify/tests/language/capped.rs"]
+mod capped;
 #[path = "../../verify/tests/language/extremes.rs"]
 mod extremes;
 #[path = "../../verify/tests/language/gemma.rs"]
@@ -205,6 +207,7 @@ fn others(tests: &str) -> std::process::Command {
 fn r06_blocks_run_rollouts_as_warps_do(
     #[values(
         "gemma::",
+        "capped::",
         "rollouts::r06_",
         "refusals::r26_a_token",
         "rollouts::r27_",

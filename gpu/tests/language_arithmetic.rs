@@ -107,6 +107,7 @@ fn model(random: &mut Random, weights: Weights, shape: Shape) -> Model {
         up: matrix(random, usual, hidden, width, of(width)),
         down: matrix(random, usual, width, hidden, of(hidden) - 1),
         gemma: None,
+        kv_cap: None,
     });
     let layers = layers.collect();
     let epsilon = random.below(1 << 20) as u32;
@@ -302,6 +303,7 @@ const SHAPES: [Shape; 8] = [
         vocabulary: 1,
         context: 256,
         gemma: None,
+        kv_cap: None,
     },
     Shape {
         width: 64,
@@ -313,6 +315,7 @@ const SHAPES: [Shape; 8] = [
         vocabulary: 50,
         context: 256,
         gemma: None,
+        kv_cap: None,
     },
     Shape {
         width: 96,
@@ -324,6 +327,7 @@ const SHAPES: [Shape; 8] = [
         vocabulary: 33,
         context: 256,
         gemma: None,
+        kv_cap: None,
     },
     Shape {
         width: 160,
@@ -335,6 +339,7 @@ const SHAPES: [Shape; 8] = [
         vocabulary: 200,
         context: 256,
         gemma: None,
+        kv_cap: None,
     },
     Shape {
         width: 128,
@@ -346,6 +351,7 @@ const SHAPES: [Shape; 8] = [
         vocabulary: 1000,
         context: 256,
         gemma: None,
+        kv_cap: None,
     },
     Shape {
         width: 96,
@@ -357,6 +363,7 @@ const SHAPES: [Shape; 8] = [
         vocabulary: 64,
         context: 256,
         gemma: None,
+        kv_cap: None,
     },
     Shape {
         width: 64,
@@ -368,6 +375,7 @@ const SHAPES: [Shape; 8] = [
         vocabulary: 31,
         context: 256,
         gemma: None,
+        kv_cap: None,
     },
     Shape {
         width: 576,
@@ -379,6 +387,7 @@ const SHAPES: [Shape; 8] = [
         vocabulary: 777,
         context: 256,
         gemma: None,
+        kv_cap: None,
     },
 ];
 

@@ -235,7 +235,7 @@ impl Run<'_> {
             assert_eq!(keys.len(), 1, "one head of keys and values is listed");
             self.cache[number].extend(keys.into_iter().zip(values).map(|(key, value)| [key, value]));
         }
-        let seen = &self.cache[shape.kv_source(number)][shape.first_seen(number, self.position)..];
+        let seen = &self.cache[shape.kv_source(number)][shape.seen(number, self.position).first..];
         let factor = score_factor(shape.head_width);
         let mut means: Vec<i64> = vec![];
         for (head, query) in queries.iter().enumerate() {

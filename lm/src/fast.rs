@@ -195,14 +195,14 @@ impl<'m> Runner<'m> {
         }
         let (cache, sharing) = (&cache.layers[shape.kv_source(number)], shape.sharing());
         let means = |token: usize| -> Vec<i64> {
-            let seen = position + token + 1;
-            let first = shape.first_seen(number, seen - 1);
+            let position = position + token;
+            let seen = shape.seen(number, position);
             let queries = &queries[token];
             let mean = |head: usize| {
                 let [keys, values] = &cache[head / sharing];
-                attend::attend(self.instructions, &queries[head], &keys[..seen], &values[..seen], first)
+                attend::attend(self.instructions, &queries[head], keys, values, (seen, position))
             };
-            let means: Vec<Vec<i32>> = if seen - first < 256 {
+            let means: Vec<Vec<i32>> = if seen.count(position) < 256 {
                 (0..queries.len()).map(mean).collect()
             } else {
                 (0..queries.len()).into_par_iter().map(mean).collect()

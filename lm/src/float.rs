@@ -136,20 +136,29 @@ impl Model {
         }
     }
 
-    /// The mean of the values that a head of queries wants.
-    fn attend(&self, head: usize, query: &[f64], keys: &[Vec<f64>], values: &[Vec<f64>]) -> Vec<f64> {
+    /// The mean of the values that a head of queries wants, of those that a layer's token at `position` sees; both are given from
+    /// position 0 on.
+    fn attend(
+        &self,
+        (number, position): (usize, usize),
+        head: usize,
+        query: &[f64],
+        keys: &[Vec<f64>],
+        values: &[Vec<f64>],
+    ) -> Vec<f64> {
         let width = self.shape.head_width;
         // Gemma 3N's queries have a gain, and scores stay as they are.
         let divisor = if self.gemma.is_some() { 1.0 } else { (width as f64).sqrt() };
         let at = head / self.shape.sharing() * width;
         let dot = |key: &Vec<f64>| query.iter().zip(&key[at..]).map(|(q, k)| q * k).sum::<f64>();
-        let scores: Vec<f64> = keys.iter().map(|key| dot(key) / divisor).collect();
+        let seen: Vec<usize> = self.shape.seen(number, position).blocks(position).flatten().collect();
+        let scores: Vec<f64> = seen.iter().map(|&at| dot(&keys[at]) / divisor).collect();
         let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
         let all: f64 = weights.iter().sum();
         let mut mean = vec![0.0; width];
-        for (weight, value) in weights.iter().zip(values) {
-            mean.iter_mut().zip(&value[at..]).for_each(|(mean, value)| *mean += weight * value);
+        for (weight, &token) in weights.iter().zip(&seen) {
+            mean.iter_mut().zip(&values[token][at..]).for_each(|(mean, value)| *mean += weight * value);
         }
         mean.iter_mut().for_each(|mean| *mean /= all);
         mean
@@ -171,7 +180,7 @@ impl Model {
         }
         let head_width = self.shape.head_width;
         let mut x = self.embed(token);
-        for (layer, [keys, values]) in self.layers.iter().zip(&mut cache.0) {
+        for (number, (layer, [keys, values])) in self.layers.iter().zip(&mut cache.0).enumerate() {
             let input = self.normalise(&x, &layer.attention_gain);
             let position = keys.len();
             let KeyValue { key, value, .. } = layer.own();
@@ -181,8 +190,8 @@ impl Model {
             keys.push(key);
             values.push(multiply(value, &input));
             let heads = query.chunks_exact(head_width).enumerate();
-            let means: Vec<f64> =
-                heads.flat_map(|(head, query)| self.attend(head, query, keys, values)).collect();
+            let mean = |(head, query)| self.attend((number, position), head, query, keys, values);
+            let means: Vec<f64> = heads.flat_map(mean).collect();
             add(&mut x, &multiply(&layer.output, &means));
             let input = self.normalise(&x, &layer.hidden_gain);
             let (gate, up) = (multiply(&layer.gate, &input), multiply(&layer.up, &input));

@@ -30,7 +30,7 @@ pub use micro::{
 };
 pub use oracle::{CUT, Cache, Oracle, SUMMED};
 pub use quantise::{Unfit, UnfitModel, gain, matrix, quantise};
-pub use shape::{Gemma, STREAMS, Shape};
+pub use shape::{Gemma, KvCap, STREAMS, Seen, Shape};
 pub use tables::{Rope, weight_of};
 pub use tiny::tiny;
 pub use weights::{Gain, GemmaLayer, GemmaParts, KeyValue, Layer, Matrix, Model};

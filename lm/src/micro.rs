@@ -21,6 +21,7 @@ const SHAPE: Shape = Shape {
     vocabulary: 64,
     context: 1024,
     gemma: None,
+    kv_cap: None,
 };
 
 /// Gemma 3N's, as small: two layers of five read another one's keys and values, one of them a global one's; the window ends within blocks, and two

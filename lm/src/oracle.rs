@@ -5,8 +5,8 @@ mod gemma;
 pub use gemma::{CUT, SUMMED};
 
 use crate::ops::{
-    Activation, Attended, BLOCK, Stored, activate_plain, add, embed, level, multiply, normalise, product,
-    rotate, score, score_factor, softcap, store, swish,
+    Activation, Attended, Stored, activate_plain, add, embed, level, multiply, normalise, product, rotate,
+    score, score_factor, softcap, store, swish,
 };
 use crate::rival::{Rival, is};
 use crate::weights::{Gain, KeyValue, Layer, Matrix, Model};
@@ -134,17 +134,16 @@ impl<'m> Oracle<'m> {
         }
         let cache = &cache.layers[shape.kv_source(number)];
         let factor = score_factor(shape.head_width);
-        let first = shape.first_seen(number, position);
+        let seen = shape.seen(number, position);
         let mut means = Vec::with_capacity(shape.heads * shape.head_width);
         for (head, query) in queries.iter().enumerate() {
             let [keys, values] = &cache[head / shape.sharing()];
             let mut attended = Attended::new(shape.head_width);
-            // Blocks of absolute positions, of which the first may be seen in part.
-            for block in first / BLOCK..=position / BLOCK {
-                let seen = first.max(block * BLOCK)..(position + 1).min((block + 1) * BLOCK);
+            // Blocks of absolute positions, of which the window's first may be seen in part.
+            for block in seen.blocks(position) {
                 let scores: Vec<i64> =
-                    keys[seen.clone()].iter().map(|key| score(query, key, factor)).collect();
-                attended.add(&scores, &values[seen].iter().collect::<Vec<_>>());
+                    keys[block.clone()].iter().map(|key| score(query, key, factor)).collect();
+                attended.add(&scores, &values[block].iter().collect::<Vec<_>>());
             }
             means.extend(attended.mean().into_iter().map(i64::from));
         }

@@ -26,6 +26,44 @@ pub struct Shape {
     pub context: usize,
     /// What Gemma 3N's shape has besides.
     pub gemma: Option<Gemma>,
+    /// What layers without a window of their own see; without it, all tokens up to the one that asks.
+    pub kv_cap: Option<KvCap>,
+}
+
+/// A cap on the keys and values that a rollout needs: layers that would see all tokens see the first and the last ones.
+///
+/// The first ones are *attention sinks*, as in Xiao et al., <https://arxiv.org/abs/2309.17453>. Positions stay absolute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvCap {
+    /// Last tokens that are seen, the one that asks included.
+    pub window: usize,
+    /// First tokens that are seen, whole blocks of [`BLOCK`].
+    pub sinks: usize,
+}
+
+/// Positions that a token sees: `0..sinks`, and from `first` up to its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// How many of the first positions, a multiple of [`BLOCK`]; 0 if nothing is left out behind them.
+    pub sinks: usize,
+    /// The first of the positions up to its own, at least `sinks`.
+    pub first: usize,
+}
+
+impl Seen {
+    /// Blocks of [`BLOCK`] positions of which something is seen by the token at `position`, each with its positions that are.
+    pub fn blocks(self, position: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+        let sinks = (0..self.sinks / BLOCK).map(|block| block * BLOCK..(block + 1) * BLOCK);
+        let last = self.first / BLOCK..position / BLOCK + 1;
+        sinks.chain(
+            last.map(move |block| self.first.max(block * BLOCK)..(position + 1).min((block + 1) * BLOCK)),
+        )
+    }
+
+    /// How many positions are seen by the token at `position`.
+    pub fn count(self, position: usize) -> usize {
+        self.sinks + position + 1 - self.first
+    }
 }
 
 /// What Gemma 3N's shape has besides Llama's.
@@ -57,6 +95,7 @@ impl Shape {
         vocabulary: 49_152,
         context: 8192,
         gemma: None,
+        kv_cap: None,
     };
 
     /// Gemma 3N E4B's language model, as its configuration has it. Its embeddings by layer have 262,144 rows, of the 262,400 here.
@@ -70,6 +109,7 @@ impl Shape {
         vocabulary: 262_400,
         context: 32_768,
         gemma: Some(Gemma { embedding: 256, laurel: 64, window: 512, global: 5, own: 20, cut: 10 }),
+        kv_cap: None,
     };
 
     /// Whether a layer sees all tokens before it; else those of its window.
@@ -94,12 +134,20 @@ impl Shape {
         own.expect("refusal sees to a layer of each kind")
     }
 
-    /// First position that a layer's token at `position` sees.
-    pub fn first_seen(&self, layer: usize, position: usize) -> usize {
-        match self.gemma {
-            Some(gemma) if !self.is_global(layer) => (position + 1).saturating_sub(gemma.window),
-            _ => 0,
-        }
+    /// Positions that a layer's token at `position` sees.
+    pub fn seen(&self, layer: usize, position: usize) -> Seen {
+        let KvCap { window, sinks } = match (self.gemma, self.kv_cap) {
+            (Some(gemma), _) if !self.is_global(layer) => KvCap { window: gemma.window, sinks: 0 },
+            (_, Some(cap)) => cap,
+            _ => return Seen { sinks: 0, first: 0 },
+        };
+        let first = (position + 1).saturating_sub(window);
+        if first <= sinks { Seen { sinks: 0, first: 0 } } else { Seen { sinks, first } }
+    }
+
+    /// The first position of those behind the sinks that the token at `position`, or one behind it, still sees in any layer.
+    pub fn first_kept(&self, position: usize) -> usize {
+        self.kv_cap.map_or(0, |cap| (position + 1).saturating_sub(cap.window))
     }
 
     /// Heads of queries to one of keys and values.
@@ -163,6 +211,20 @@ impl Shape {
                 ));
             }
         }
+        if let Some(KvCap { window, sinks }) = self.kv_cap {
+            bounds.push(("window of the KV cap", window, 1 << 16));
+            if !sinks.is_multiple_of(BLOCK) || sinks > 1 << 16 {
+                return Some(format!(
+                    "the KV cap has {sinks} sinks, expected a multiple of {BLOCK} up to 65536"
+                ));
+            }
+            if let Some(gemma) = self.gemma.filter(|gemma| gemma.window > window) {
+                return Some(format!(
+                    "the KV cap's window is {window}, and local layers see {} tokens: give it {} at least",
+                    gemma.window, gemma.window
+                ));
+            }
+        }
         let (name, value, most) = bounds.into_iter().find(|(_, value, most)| !(1..=*most).contains(value))?;
         Some(format!("{name} is {value}, expected 1 to {most}"))
     }
@@ -179,15 +241,41 @@ mod tests {
         let globals: Vec<usize> = (0..35).filter(|&layer| shape.is_global(layer)).collect();
         assert_eq!(globals, [4, 9, 14, 19, 24, 29, 34]);
         assert_eq!([18, 19, 20, 24, 34].map(|layer| shape.kv_source(layer)), [18, 19, 18, 19, 19]);
-        assert_eq!(
-            (shape.first_seen(0, 511), shape.first_seen(0, 512), shape.first_seen(4, 9999)),
-            (0, 1, 0)
-        );
+        let first = |layer, position| shape.seen(layer, position).first;
+        assert_eq!((first(0, 511), first(0, 512), first(4, 9999)), (0, 1, 0));
         let gemma = shape.gemma.unwrap();
         let no_global = Shape { gemma: Some(Gemma { own: 4, ..gemma }), ..shape };
         assert!(no_global.refusal().unwrap().contains("first global one is 4"));
         assert!(Shape { gemma: Some(Gemma { cut: 36, ..gemma }), ..shape }.refusal().is_some());
         assert!(Shape { gemma: Some(Gemma { laurel: 65, ..gemma }), ..shape }.refusal().is_some());
+    }
+
+    #[test]
+    fn a_cap_leaves_the_first_and_the_last_tokens() {
+        let cap = KvCap { window: 40, sinks: 64 };
+        let shape = Shape { kv_cap: Some(cap), ..Shape::SMOLLM2 };
+        assert_eq!(shape.refusal(), None);
+        for position in 0..400 {
+            let seen = shape.seen(0, position);
+            let all: Vec<usize> = seen.blocks(position).flatten().collect();
+            let expected: Vec<usize> =
+                (0..=position).filter(|&at| at < cap.sinks || at + cap.window > position).collect();
+            assert_eq!(all, expected, "position {position}");
+            assert_eq!(seen.count(position), expected.len());
+            assert!(seen.blocks(position).all(|block| block.start / BLOCK == (block.end - 1) / BLOCK));
+        }
+        let of = |kv_cap, shape: Shape| Shape { kv_cap: Some(kv_cap), ..shape }.refusal().unwrap();
+        assert!(of(KvCap { sinks: 33, ..cap }, shape).contains("33 sinks"));
+        assert!(of(KvCap { window: 0, ..cap }, shape).contains("window of the KV cap is 0"));
+        assert!(of(cap, Shape::GEMMA_3N_E4B).contains("give it 512 at least"));
+    }
+
+    #[test]
+    fn a_local_layer_keeps_its_window_and_has_no_sinks() {
+        let shape = Shape { kv_cap: Some(KvCap { window: 600, sinks: 32 }), ..Shape::GEMMA_3N_E4B };
+        assert_eq!(shape.seen(0, 9999), Seen { sinks: 0, first: 9488 });
+        assert_eq!(shape.seen(4, 9999), Seen { sinks: 32, first: 9400 });
+        assert_eq!(shape.first_kept(9999), 9400);
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod tests {
             vocabulary: 1024,
             context: 512,
             gemma: Some(gemma),
+            kv_cap: None,
         };
         assert_eq!(image.model.shape, shape);
         assert_eq!((image.about.name.as_str(), image.about.licence.as_str()), ("tiny", "MIT"));

@@ -163,6 +163,8 @@ struct Op {
     value: u32,
     /// Of ATTN; 0 sees all.
     window: u32,
+    /// Of ATTN, in blocks.
+    sinks: u32,
 }
 
 impl Op {
@@ -217,9 +219,9 @@ impl Op {
                 };
                 Self { dst, a, b, heads, width, value, ..kind(number) }
             }
-            Work::Attend { dst, src, heads, kv, factor, window } => {
-                let window = window.unwrap_or(0);
-                Self { dst, a: src, heads, value: factor, window, ..kind(15) }.kv(kv)
+            Work::Attend { dst, src, heads, kv, factor, seen } => {
+                let (window, sinks) = (seen.window.unwrap_or(0), seen.sinks / 32);
+                Self { dst, a: src, heads, value: factor, window, sinks, ..kind(15) }.kv(kv)
             }
         }
     }
@@ -242,7 +244,7 @@ impl Op {
         bits.put(self.heads.into(), 13).put(self.kv_heads.into(), 13).put(self.width.into(), 17);
         bits.put(u64::from(self.exponent as u8), 8).put(self.from, 34).put(self.scales, 32);
         bits.put(self.stride, 15).put(self.block, 32).put(self.layer, 31).put(self.value.into(), 32);
-        bits.put(self.window.into(), 17);
+        bits.put(self.window.into(), 17).put(self.sinks.into(), 12);
     }
 }
 
@@ -832,7 +834,18 @@ impl Script {
             _ => self.draws.from(1, 80),
         });
         let source = self.draws.chance(30).then(|| self.draws.below(layers));
-        let seen = window.map_or(0, |window| (u64::from(position) + 1).saturating_sub(window)) / 32;
+        // Sinks that the window reaches, that it leaves, and more than there are positions.
+        let sinks = self.draws.chance(40).then(|| match self.draws.below(8) {
+            0 => 65_536,
+            1 => 32 * self.draws.below(u64::from(position) / 32 + 2),
+            _ => 32 * self.draws.below(4),
+        });
+        let seen = doorbell_npu::run::Seen {
+            window: window.map(|window| window as u32),
+            sinks: sinks.unwrap_or(0) as u32,
+        };
+        let (sunk, first) = seen.at(position);
+        let seen = if sunk == 0 { u64::from(first) / 32 } else { 0 };
         for (entry, &number) in table.iter().enumerate() {
             if entry as u32 > position / 32 || (u64::from(number) + 1) * block > ARENA {
                 continue;
@@ -868,9 +881,11 @@ impl Script {
         words.insert(0, word("memset.factor", &[("value", factor)]));
         words.insert(0, word("memset.fmap", &[("m", heads), ("n", kv_heads), ("k", width)]));
         let fields = [("dst", places[1]), ("src", places[0])];
-        let flags = [("window", window.is_some().into()), ("source", source.is_some().into())];
+        let flags = [("window", window), ("source", source), ("sinks", sinks)];
+        let flags = flags.map(|(name, value)| (name, value.is_some().into()));
         words.push(word("attn", &[&fields[..], &flags].concat()));
-        for (register, value) in [("memset.window", window), ("memset.source", source)] {
+        let registers = [("memset.window", window), ("memset.source", source), ("memset.sinks", sinks)];
+        for (register, value) in registers {
             words.splice(..0, value.map(|value| word(register, &[("value", value)])));
         }
         words.extend([word("next", &[]), word("end", &[])]);

@@ -138,7 +138,8 @@ impl Token {
         let position = positions.checked_sub(1).expect("a position");
         let channels = (2 * shape.kv_heads * shape.head_width) as u64;
         let (weights, last) = shape.weight_macs();
-        let seen = |layer: usize| positions - shape.first_seen(layer, position as usize) as u64;
+        let position = position as usize;
+        let seen = |layer: usize| shape.seen(layer, position).count(position) as u64;
         let read = (0..shape.layers).map(seen).sum::<u64>() * channels;
         let largest = shape.width * shape.hidden.max(shape.heads * shape.head_width);
         Self {

@@ -82,7 +82,7 @@ impl Costs {
                 };
                 each * (cycles + self.pipeline)
             }
-            Work::Attend { heads, kv, window, .. } => {
+            Work::Attend { heads, kv, seen, .. } => {
                 let (heads, width) = (u64::from(heads), u64::from(kv.width));
                 let sharing = heads / u64::from(kv.heads);
                 let passes = u64::from(kv.heads) * sharing.div_ceil(self.queries);
@@ -91,8 +91,8 @@ impl Costs {
                 let means = heads * width / self.lanes * VALUE;
                 let blocks = |&position: &u32| {
                     let tokens = u64::from(position) + 1;
-                    let first = window.map_or(0, |window| tokens.saturating_sub(window.into()));
-                    tokens.div_ceil(32) - first / 32
+                    let (sinks, first) = seen.at(position);
+                    tokens.div_ceil(32) - u64::from(first / 32) + u64::from(sinks)
                 };
                 let one = |position: &u32| passes * blocks(position) * block + means;
                 self.memory + positions.iter().map(one).sum::<u64>()

@@ -28,7 +28,7 @@ memset.desc index=5 base=68 aux=34\nmemset.desc index=6 base=67 aux=34\nmemset.d
 memset.desc index=8 base=195 aux=1\nmemset.desc index=9 base=196 aux=1\nmemset.desc index=10 base=0 aux=-1
 memset.desc index=11 base=4294967295 aux=0\nmemset.desc index=12 base=0 aux=0\nmemset.desc index=13 base=198 aux=0
 memset.desc index=14 base=200 aux=0\nmemset.desc index=17 base=136 aux=68\nmemset.epsilon value=10\nmemset.factor value=16715
-memset.window value=40\nmemset.source value=1\nmemset.cut value=107797\n";
+memset.window value=40\nmemset.source value=1\nmemset.cut value=107797\nmemset.sinks value=32\n";
 
 fn small(contexts: usize) -> Machine {
     let mut draws = Draws(1);
@@ -157,6 +157,8 @@ fn ends(lines: &str, change: impl Fn(&mut Machine)) -> Result<(), (usize, u64, F
 #[case::wide_streams("memset.fmap index=9 m=1 n=1 k=4128\nvec.predict dst=0 a=0 b=64 shape=9", Fault::BadLength { value: 4128 })]
 #[case::no_window("memset.window value=0\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=17 window", Fault::BadLength { value: 0 })]
 #[case::window("memset.window value=65537\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=17 window", Fault::BadLength { value: 65_537 })]
+#[case::odd_sinks("memset.sinks value=33\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=17 window sinks", Fault::BadLength { value: 33 })]
+#[case::sinks("memset.sinks value=65568\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=17 window sinks", Fault::BadLength { value: 65_568 })]
 #[case::source("memset.source value=65536\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=17 source", Fault::BadLength { value: 65_536 })]
 #[case::source_beyond("memset.source value=2\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5 source", Fault::BlockTooSmall { needed: 3 * 34 * 64 })]
 #[case::last_source("memset.source value=65535\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5 source", Fault::BlockTooSmall { needed: 65_536 * 34 * 64 })]
@@ -272,6 +274,7 @@ fn behind_the_last_row_stand_zeros() {
 #[case("factor", "layers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5")]
 #[case("window", "layers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5 window")]
 #[case("source", "layers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5 source")]
+#[case("sinks", "layers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5 sinks")]
 fn a_register_has_to_be_set(#[case] register: &str, #[case] lines: &str) {
     let mut words = assemble(&format!("{SET}{lines}")).unwrap();
     let set = assemble(&format!("memset.{register} value=0")).unwrap()[0] >> 52;
@@ -279,8 +282,8 @@ fn a_register_has_to_be_set(#[case] register: &str, #[case] lines: &str) {
     let stop = small(1).step(&words, &[0], &mut ())[0].unwrap_err();
     assert_eq!((stop.pc as usize, stop.fault), (words.len() - 1, Fault::RegisterUnset));
     // With all of the others unset, nothing is missed but the end.
-    let of = |name: &str| assemble(&format!("memset.{name} value=1")).unwrap()[0] >> 52;
-    let others = ["epsilon", "factor", "window", "source", "cut"].map(of);
+    let of = |name: &str| assemble(&format!("memset.{name} value=0")).unwrap()[0] >> 52;
+    let others = ["epsilon", "factor", "window", "source", "cut", "sinks"].map(of);
     let needed = if lines.contains("attn") { of("factor") } else { set };
     let mut words = assemble(&format!("{SET}{lines}")).unwrap();
     words.retain(|word| !others.contains(&(word >> 52)) || [set, needed].contains(&(word >> 52)));
@@ -301,6 +304,29 @@ fn blocks_ahead_of_a_window_may_be_missing(#[case] window: u32, #[case] fault: O
     let found = ends(&lines, |machine| {
         machine.contexts[0].position = 40;
         machine.contexts[0].blocks = vec![7, 1];
+    });
+    assert_eq!(found.map_err(|(.., fault)| fault), fault.map_or(Ok(()), Err));
+}
+
+/// Sinks are looked up besides the window, and what lies between them is not.
+#[rstest]
+#[case(0, vec![7, 7, 1], None)]
+#[case(32, vec![0, 7, 1], None)]
+#[case(32, vec![7, 7, 1], Some(Fault::BlockOutOfRange { entry: 0, block: 7 }))]
+#[case(64, vec![0, 7, 1], Some(Fault::BlockOutOfRange { entry: 1, block: 7 }))]
+#[case(65_536, vec![0, 1, 7], Some(Fault::BlockOutOfRange { entry: 2, block: 7 }))]
+fn blocks_between_sinks_and_window_may_be_missing(
+    #[case] sinks: u32,
+    #[case] blocks: Vec<u32>,
+    #[case] fault: Option<Fault>,
+) {
+    let lines = format!(
+        "memset.window value=9\nmemset.sinks value={sinks}\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5 window sinks\nnext\nend"
+    );
+    // Position 72 with a window of 9 sees 64 and more.
+    let found = ends(&lines, |machine| {
+        machine.contexts[0].position = 72;
+        machine.contexts[0].blocks = blocks.clone();
     });
     assert_eq!(found.map_err(|(.., fault)| fault), fault.map_or(Ok(()), Err));
 }

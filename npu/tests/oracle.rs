@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Beside, Draws, Logits, assert_same_kv, chosen, machine, program};
-use doorbell_lm::{About, EXTREMES, Gemma, Image, Shape, extreme, hashed, micro, micro_gemma, steep};
+use doorbell_lm::{About, EXTREMES, Gemma, Image, KvCap, Shape, extreme, hashed, micro, micro_gemma, steep};
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::isa::Form;
 use doorbell_npu::text::{assemble, disassemble, listing};
@@ -20,7 +20,14 @@ const SMALL: Shape = Shape {
     vocabulary: 64,
     context: 64,
     gemma: None,
+    kv_cap: None,
 };
+
+/// A model whose layers without a window see sinks and a window.
+fn capped(mut image: Image, window: usize, sinks: usize) -> Image {
+    image.model.shape.kv_cap = Some(KvCap { window, sinks });
+    image
+}
 
 /// Two blocks and some: bins, tables and a last block that is not full. Of Gemma 3N's shape four, and windows that begin within blocks.
 #[rstest]
@@ -28,6 +35,10 @@ const SMALL: Shape = Shape {
 #[case(micro(), 75, Speed::Fast)]
 #[case(micro_gemma(), 110, Speed::Plain)]
 #[case(micro_gemma(), 110, Speed::Fast)]
+#[case(capped(micro(), 40, 32), 127, Speed::Fast)]
+#[case(capped(micro(), 1, 0), 70, Speed::Fast)]
+#[case(capped(micro(), 33, 64), 127, Speed::Plain)]
+#[case(capped(micro_gemma(), 50, 32), 127, Speed::Fast)]
 fn a_program_gives_the_logits_and_the_keys_and_values_of_the_oracle(
     #[case] image: Image,
     #[case] positions: u32,
@@ -61,6 +72,8 @@ fn a_program_gives_the_logits_and_the_keys_and_values_of_the_oracle(
 #[rstest]
 #[case(micro())]
 #[case(micro_gemma())]
+#[case(capped(micro(), 20, 32))]
+#[case(capped(micro_gemma(), 41, 64))]
 fn a_prompt_goes_many_tokens_at_a_time(#[case] image: Image) {
     let (program, memory) = program(&image);
     let mut machine = machine(&program, memory, 9, 4, Speed::Fast, 3);

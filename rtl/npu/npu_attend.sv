@@ -10,7 +10,8 @@
 //   join     sums of both halves → up to 15 bits to the left → the bin, 16 channels a cycle
 //   mean     both bins → over the weights of both: 16 dividers of 20 steps
 //
-// With a window blocks ahead of it are not asked for; the first one's tokens ahead of it are multiplied, but have no score and no weight.
+// With a window blocks ahead of it are not asked for, but for the first ones, the sinks; tokens ahead of it in the block in which it begins are multiplied, but have no score
+// and no weight.
 //
 // Of a block that is below both bins nothing is computed, of tokens behind the position neither. An operand of a quotient:
 // each block has a token whose weight is at least 128, so that the highest bin's sum of weights is, and no sum of values is
@@ -103,18 +104,25 @@ module npu_attend
   // ---------------------------------------------------------------- where it is
   logic [12:0]            head_q;
   logic [26:0]            entry_q;
-  logic [31:0]            seen, seen_q;    // the first position that counts
+  logic [31:0]            window_from;     // the first position of the window
+  logic                   parted, parted_q;   // something is left out between sinks and window
+  logic [31:0]            seen, seen_q;    // the first position that counts, behind the sinks
+  logic [26:0]            begin_q;         // the first block
   logic                   last_entry;
-  logic [4:0]             skip;            // tokens of the block ahead of it
+  logic [4:0]             skip, begin_skip, after_skip;   // tokens ahead of it in this block, the first, the next
   logic [5:0]             count;           // tokens of the block that count
   logic [8:0]             line_q;          // of the block, or of its values
   logic                   open_q;          // lines of this phase are to come
   // The token and the piece with which the next line begins.
   logic [5:0]             token_q;
   logic [2:0]             piece_q;
-  assign seen       = (op_i.window == '0 || position_i < 32'(op_i.window)) ? '0 : position_i + 32'd1 - 32'(op_i.window);
-  assign skip       = (entry_q == seen_q[31:5]) ? seen_q[4:0] : '0;
-  assign last_entry = entry_q == position_i[31:5];
+  assign window_from = (op_i.window == '0 || position_i < 32'(op_i.window)) ? '0 : position_i + 32'd1 - 32'(op_i.window);
+  assign parted      = window_from > {15'd0, op_i.sinks, 5'd0};
+  assign seen        = parted ? window_from : '0;
+  assign skip        = (entry_q == seen_q[31:5]) ? seen_q[4:0] : '0;
+  assign begin_skip  = (begin_q == seen_q[31:5]) ? seen_q[4:0] : '0;
+  assign after_skip  = (entry_after(entry_q) == seen_q[31:5]) ? seen_q[4:0] : '0;
+  assign last_entry  = entry_q == position_i[31:5];
   assign count      = last_entry ? {1'b0, position_i[4:0]} + 6'd1 : 6'd32;
 
   // ---------------------------------------------------------------- the query
@@ -214,6 +222,11 @@ module npu_attend
   assign beat_ready_o = (open_q && (phase_q == Keys || (phase_q == Values && (skips_q || weighed_q > token_b || weighed_q == count))))
                      || (phase_q == Drain && owed_q != '0);
 
+  // The block that is seen after another one.
+  function automatic logic [26:0] entry_after(input logic [26:0] entry);
+    entry_after = (parted_q && entry + 27'd1 == 27'(op_i.sinks)) ? seen_q[31:5] : entry + 27'd1;
+  endfunction
+
   // An entry of the block table, or the one behind the largest table's last.
   function automatic logic [11:0] first_entry(input logic [26:0] entry);
     first_entry = {entry[26:11] != '0, entry[10:0]};
@@ -287,11 +300,11 @@ module npu_attend
           phase   = Keys;
           open    = 1'b1;
           line    = '0;
-          entry_q <= seen_q[31:5];
+          entry_q <= begin_q;
           some_q  <= 1'b0;
           finished_q <= '0;
-          scoring_q  <= {1'b0, seen_q[4:0]};
-          scored_q   <= {1'b0, seen_q[4:0]};
+          scoring_q  <= {1'b0, begin_skip};
+          scored_q   <= {1'b0, begin_skip};
         end
         if (read_answer_i && come_scale_q) begin
           query_scale_q <= read_data_i[{head_q[4:0], 4'd0} +: 16];
@@ -621,9 +634,9 @@ module npu_attend
             ask         = Rest;
             ahead       = ahead + 2'd1;
             owed        = owed + 11'(whole);
-            ask_entry_q <= ask_entry_q + 1'b1;
+            ask_entry_q <= first_entry(entry_after(27'(ask_entry_q)));
             if (27'(ask_entry_q) == position_i[31:5]) begin
-              ask_entry_q <= first_entry(seen_q[31:5]);
+              ask_entry_q <= first_entry(begin_q);
               share       = ask_share_q + 14'(op_i.kv_heads);
               if (share >= 14'(op_i.heads)) begin
                 share        = share - 14'(op_i.heads);
@@ -667,9 +680,11 @@ module npu_attend
         phase   = last_entry ? Mean : Keys;
         open    = 1'b1;
         line    = '0;
-        entry_q <= entry_q + 1'b1;
+        entry_q <= entry_after(entry_q);
         // Behind the last block the next head's first one begins with what Query says.
-        {finished_q, scoring_q, scored_q} <= '0;
+        finished_q <= '0;
+        scoring_q  <= {1'b0, after_skip};
+        scored_q   <= {1'b0, after_skip};
       end
       if (failed_q && (phase_q == Keys || phase_q == Values)) phase = Drain;
 
@@ -691,8 +706,10 @@ module npu_attend
       end_q        <= UNIT_FINE;
       more_q       <= 1'b1;
       ask_head_q   <= '0;
-      ask_entry_q  <= first_entry(seen[31:5]);
+      ask_entry_q  <= (op_i.sinks != '0 && parted) ? '0 : first_entry(seen[31:5]);
+      begin_q      <= (op_i.sinks != '0 && parted) ? '0 : seen[31:5];
       seen_q       <= seen;
+      parted_q     <= parted;
       ask_share_q  <= '0;
       ask_offset_q <= '0;
       ahead_q      <= 2'd0;

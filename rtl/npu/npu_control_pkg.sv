@@ -37,6 +37,7 @@ package npu_control_pkg;
     logic                 cap;
     logic                 windowed;
     logic                 sourced;
+    logic                 sinked;
     logic                 sync;     // the words behind it wait until it is done
   } npu_word_t;
 

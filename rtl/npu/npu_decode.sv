@@ -98,6 +98,7 @@ module npu_decode
         fields.desc     = word[27:22];
         fields.windowed = word[21];
         fields.sourced  = word[20];
+        fields.sinked   = word[19];
       end
       4'd7: begin
         fields.where  = UNIT_GEMV;

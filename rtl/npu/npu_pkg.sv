@@ -10,7 +10,7 @@ package npu_pkg;
   localparam int CUT = 107797;   // deviations of a sparse gate, 16 fraction bits: what a program sets
 
   // Kinds of words, and errors by the code that is logged.
-  localparam int FORMS = 45;
+  localparam int FORMS = 46;
   localparam logic [5:0] FORM_GEMV = 6'd0;
   localparam logic [5:0] FORM_GEMM = 6'd1;
   localparam logic [5:0] FORM_MEMCPY_IN = 6'd2;
@@ -27,35 +27,36 @@ package npu_pkg;
   localparam logic [5:0] FORM_MEMSET_WINDOW = 6'd13;
   localparam logic [5:0] FORM_MEMSET_SOURCE = 6'd14;
   localparam logic [5:0] FORM_MEMSET_CUT = 6'd15;
-  localparam logic [5:0] FORM_CVO_EXP = 6'd16;
-  localparam logic [5:0] FORM_CVO_SQRT = 6'd17;
-  localparam logic [5:0] FORM_CVO_GELU = 6'd18;
-  localparam logic [5:0] FORM_CVO_SIN = 6'd19;
-  localparam logic [5:0] FORM_CVO_COS = 6'd20;
-  localparam logic [5:0] FORM_CVO_REDUCE_SUM = 6'd21;
-  localparam logic [5:0] FORM_CVO_SCALE = 6'd22;
-  localparam logic [5:0] FORM_CVO_RECIP = 6'd23;
-  localparam logic [5:0] FORM_VEC_ADD = 6'd24;
-  localparam logic [5:0] FORM_VEC_MUL = 6'd25;
-  localparam logic [5:0] FORM_VEC_ACT = 6'd26;
-  localparam logic [5:0] FORM_VEC_SWIGLU = 6'd27;
-  localparam logic [5:0] FORM_VEC_NORM = 6'd28;
-  localparam logic [5:0] FORM_VEC_ROPE = 6'd29;
-  localparam logic [5:0] FORM_VEC_STORE = 6'd30;
-  localparam logic [5:0] FORM_VEC_LEVEL = 6'd31;
-  localparam logic [5:0] FORM_VEC_TANH = 6'd32;
-  localparam logic [5:0] FORM_VEC_GEGLU = 6'd33;
-  localparam logic [5:0] FORM_VEC_BLEND = 6'd34;
-  localparam logic [5:0] FORM_VEC_CUT = 6'd35;
-  localparam logic [5:0] FORM_VEC_RESCALE = 6'd36;
-  localparam logic [5:0] FORM_VEC_PREDICT = 6'd37;
-  localparam logic [5:0] FORM_VEC_CORRECT = 6'd38;
-  localparam logic [5:0] FORM_ATTN = 6'd39;
-  localparam logic [5:0] FORM_HEAD = 6'd40;
-  localparam logic [5:0] FORM_END = 6'd41;
-  localparam logic [5:0] FORM_LAYERS = 6'd42;
-  localparam logic [5:0] FORM_NEXT = 6'd43;
-  localparam logic [5:0] FORM_END_SILENT = 6'd44;
+  localparam logic [5:0] FORM_MEMSET_SINKS = 6'd16;
+  localparam logic [5:0] FORM_CVO_EXP = 6'd17;
+  localparam logic [5:0] FORM_CVO_SQRT = 6'd18;
+  localparam logic [5:0] FORM_CVO_GELU = 6'd19;
+  localparam logic [5:0] FORM_CVO_SIN = 6'd20;
+  localparam logic [5:0] FORM_CVO_COS = 6'd21;
+  localparam logic [5:0] FORM_CVO_REDUCE_SUM = 6'd22;
+  localparam logic [5:0] FORM_CVO_SCALE = 6'd23;
+  localparam logic [5:0] FORM_CVO_RECIP = 6'd24;
+  localparam logic [5:0] FORM_VEC_ADD = 6'd25;
+  localparam logic [5:0] FORM_VEC_MUL = 6'd26;
+  localparam logic [5:0] FORM_VEC_ACT = 6'd27;
+  localparam logic [5:0] FORM_VEC_SWIGLU = 6'd28;
+  localparam logic [5:0] FORM_VEC_NORM = 6'd29;
+  localparam logic [5:0] FORM_VEC_ROPE = 6'd30;
+  localparam logic [5:0] FORM_VEC_STORE = 6'd31;
+  localparam logic [5:0] FORM_VEC_LEVEL = 6'd32;
+  localparam logic [5:0] FORM_VEC_TANH = 6'd33;
+  localparam logic [5:0] FORM_VEC_GEGLU = 6'd34;
+  localparam logic [5:0] FORM_VEC_BLEND = 6'd35;
+  localparam logic [5:0] FORM_VEC_CUT = 6'd36;
+  localparam logic [5:0] FORM_VEC_RESCALE = 6'd37;
+  localparam logic [5:0] FORM_VEC_PREDICT = 6'd38;
+  localparam logic [5:0] FORM_VEC_CORRECT = 6'd39;
+  localparam logic [5:0] FORM_ATTN = 6'd40;
+  localparam logic [5:0] FORM_HEAD = 6'd41;
+  localparam logic [5:0] FORM_END = 6'd42;
+  localparam logic [5:0] FORM_LAYERS = 6'd43;
+  localparam logic [5:0] FORM_NEXT = 6'd44;
+  localparam logic [5:0] FORM_END_SILENT = 6'd45;
   localparam logic [4:0] FAULT_NONE = 5'd0;
   localparam logic [4:0] FAULT_UNKNOWN_OPCODE = 5'd1;
   localparam logic [4:0] FAULT_UNKNOWN_FUNCTION = 5'd2;
@@ -86,7 +87,7 @@ package npu_pkg;
   localparam logic [4:0] FAULT_MEMORY = 5'd31;   // of the bus alone: memory answered with an error
 
   // Bits that a kind is known by, 64 for each, …
-  localparam logic [2879:0] FORM_SELECT = {
+  localparam logic [2943:0] FORM_SELECT = {
     64'hFF00000000000000,
     64'hFF00000000000000,
     64'hFF00000000000000,
@@ -116,6 +117,7 @@ package npu_pkg;
     64'hFF00000000000000,
     64'hFF00000000000000,
     64'hFF00000000000000,
+    64'hFFF0000000000000,
     64'hFFF0000000000000,
     64'hFFF0000000000000,
     64'hFFF0000000000000,
@@ -135,7 +137,7 @@ package npu_pkg;
   };
 
   // … what they are …
-  localparam logic [2879:0] FORM_VALUE = {
+  localparam logic [2943:0] FORM_VALUE = {
     64'h8300000000000000,
     64'h8200000000000000,
     64'h8100000000000000,
@@ -165,6 +167,7 @@ package npu_pkg;
     64'h4200000000000000,
     64'h4100000000000000,
     64'h4000000000000000,
+    64'h3C50000000000000,
     64'h3C40000000000000,
     64'h3C30000000000000,
     64'h3C20000000000000,
@@ -184,36 +187,37 @@ package npu_pkg;
   };
 
   // … and those that are 0.
-  localparam logic [2879:0] FORM_RESERVED = {
+  localparam logic [2943:0] FORM_RESERVED = {
     64'h00FFFFFFFFFFFFFF,
     64'h00FFFFFFFFFFFFFF,
     64'h000000000FFFFFFF,
     64'h00FFFFFFFFFFFFFF,
     64'h00000000FFFFFFFF,
+    64'h000000000007FFFF,
+    64'h00000000000001FF,
+    64'h00000000000001FF,
+    64'h00000000000001FF,
+    64'h000000000FFF81FF,
+    64'h00000000000001FF,
+    64'h00000000000001FF,
+    64'h000000000FFF81FF,
+    64'h00000000000001FF,
+    64'h000000000FFF81FF,
+    64'h00000000000001FF,
+    64'h00000000000001FF,
+    64'h00000000000001FF,
+    64'h000000000FFF81FF,
+    64'h00000000000001FF,
+    64'h00000000000001FF,
+    64'h0000000000000006,
+    64'h0000000000000006,
+    64'h0000000000000006,
+    64'h0000000000000006,
+    64'h0000000000000006,
+    64'h0000000000000006,
+    64'h0000000000000006,
+    64'h0000000000000006,
     64'h00000000000FFFFF,
-    64'h00000000000001FF,
-    64'h00000000000001FF,
-    64'h00000000000001FF,
-    64'h000000000FFF81FF,
-    64'h00000000000001FF,
-    64'h00000000000001FF,
-    64'h000000000FFF81FF,
-    64'h00000000000001FF,
-    64'h000000000FFF81FF,
-    64'h00000000000001FF,
-    64'h00000000000001FF,
-    64'h00000000000001FF,
-    64'h000000000FFF81FF,
-    64'h00000000000001FF,
-    64'h00000000000001FF,
-    64'h0000000000000006,
-    64'h0000000000000006,
-    64'h0000000000000006,
-    64'h0000000000000006,
-    64'h0000000000000006,
-    64'h0000000000000006,
-    64'h0000000000000006,
-    64'h0000000000000006,
     64'h00000000000FFFFF,
     64'h00000000000FFFFF,
     64'h00000000000FFFFF,

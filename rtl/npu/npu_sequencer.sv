@@ -68,14 +68,18 @@ module npu_sequencer
   localparam int WRONG_ROWS     = 13;   // no multiple of 32, or heads that cannot share
   localparam int WRONG_FACTOR   = 14;   // it is not set, or the window
   localparam int WRONG_WINDOW   = 15;
-  localparam int WRONG_RANGE    = 16;
-  localparam int WRONG_OVERLAP  = 17;
-  localparam int WRONGS         = 18;
+  localparam int WRONG_UNSET   = 16;   // sinks are not set
+  localparam int WRONG_SINKS    = 17;
+  localparam int WRONG_RANGE    = 18;
+  localparam int WRONG_OVERLAP  = 19;
+  localparam int WRONGS         = 20;
 
   function automatic logic [4:0] fault_of(input logic [WRONGS-1:0] wrong);
     fault_of = FAULT_NONE;
     if (wrong[WRONG_OVERLAP]) fault_of = FAULT_OVERLAP;
     if (wrong[WRONG_RANGE])   fault_of = FAULT_OUT_OF_RANGE;
+    if (wrong[WRONG_SINKS])   fault_of = FAULT_BAD_LENGTH;
+    if (wrong[WRONG_UNSET])  fault_of = FAULT_REGISTER_UNSET;
     if (wrong[WRONG_WINDOW])  fault_of = FAULT_BAD_LENGTH;
     if (wrong[WRONG_FACTOR])  fault_of = FAULT_REGISTER_UNSET;
     if (wrong[WRONG_ROWS])    fault_of = FAULT_BAD_LENGTH;
@@ -172,8 +176,8 @@ module npu_sequencer
   logic [47:0]          descriptors [0:63];
   logic [127:0]         shape_set_q;
   logic [63:0]          descriptor_set_q;
-  logic [31:0]          epsilon_q, factor_q, window_q, source_q, cut_q;
-  logic                 epsilon_set_q, factor_set_q, window_set_q, source_set_q, cut_set_q;
+  logic [31:0]          epsilon_q, factor_q, window_q, source_q, cut_q, sinks_q;
+  logic                 epsilon_set_q, factor_set_q, window_set_q, source_set_q, cut_set_q, sinks_set_q;
 
   // The loop.
   logic                 around_q;
@@ -342,6 +346,7 @@ module npu_sequencer
             else if (d.kind == OP_CUT)    issue_q.op.value <= cut_q;
             else if (d.kind == OP_ATTEND) issue_q.op.value <= factor_q;
             if (d.windowed)               issue_q.op.window <= window_q[16:0];
+            if (d.sinked)                 issue_q.op.sinks  <= sinks_q[16:5];
           end
         end
         if (step_q == 5'd15) wrong_q[WRONG_ROWS] <= rest_q != '0;      // of `attn` alone
@@ -484,6 +489,8 @@ module npu_sequencer
             wrong_q[WRONG_NUMBER]  <= d.sourced && source_q[31:16] != '0;
             wrong_q[WRONG_FACTOR]  <= d.kind == OP_ATTEND && (!factor_set_q || (d.windowed && !window_set_q));
             wrong_q[WRONG_WINDOW]  <= d.windowed && (window_q == '0 || window_q > 32'd65536);
+            wrong_q[WRONG_UNSET]  <= d.sinked && !sinks_set_q;
+            wrong_q[WRONG_SINKS]   <= d.sinked && (sinks_q > 32'd65536 || sinks_q[4:0] != '0);
             base_q <= descriptor_q[47:16];
             aux_q  <= descriptor_q[15:0];
             // The scales of a matrix.
@@ -589,6 +596,10 @@ module npu_sequencer
             FORM_MEMSET_CUT: begin
               cut_q     <= decoded_word_q[51:20];
               cut_set_q <= 1'b1;
+            end
+            FORM_MEMSET_SINKS: begin
+              sinks_q     <= decoded_word_q[51:20];
+              sinks_set_q <= 1'b1;
             end
             default: begin
               factor_q     <= decoded_word_q[51:20];
@@ -718,6 +729,7 @@ module npu_sequencer
       window_set_q     <= 1'b0;
       source_set_q     <= 1'b0;
       cut_set_q        <= 1'b0;
+      sinks_set_q      <= 1'b0;
       around_q         <= 1'b0;
       layer_q          <= '0;
       log_q            <= '0;

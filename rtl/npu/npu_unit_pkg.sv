@@ -58,6 +58,7 @@ package npu_unit_pkg;
     logic [30:0]             layer;       // … and of the layer in it
     logic [31:0]             value;       // ε, the factor or the deviations
     logic [16:0]             window;      // OP_ATTEND: positions that it sees, 1 to 65,536; 0: all
+    logic [11:0]             sinks;       // OP_ATTEND: blocks that it sees besides, from the first on
   } npu_op_t;
 
   // What a context brings along for a step.

@@ -80,7 +80,7 @@ module npu_unit_harness
   logic [7:0]  letter;
   logic [31:0] line;
   logic [511:0] data;
-  logic [351:0] op;
+  logic [$bits(npu_op_t)-1:0] op;
   logic [31:0] token, position, silent, sharpness, seed, rollout, lines, ended, logp;
   logic        wants_sample;
 

@@ -242,7 +242,8 @@ impl Reference {
     }
 
     /// The first difference of keys and values of the positions from `from` up to, not including, `end`; `blocks` has the bytes of each block
-    /// of the sequence as a device has them.
+    /// of the sequence as a device has them. Positions that a cap on keys and values leaves to no later token are not compared: their blocks may hold
+    /// others.
     pub fn kv_difference(
         &self,
         version: &Version,
@@ -264,7 +265,11 @@ impl Reference {
             bytes[scale..][..2] != (stored.scale as u16).to_le_bytes()
                 || !bytes[mantissas..].iter().zip(&stored.mantissas).all(|(&a, &b)| a as i8 == b)
         };
-        (from..end).find_map(|position| {
+        let kept = |position: &usize| {
+            let sinks = shape.kv_cap.map_or(0, |cap| cap.sinks);
+            *position < sinks || *position >= shape.first_kept(end)
+        };
+        (from..end).filter(kept).find_map(|position| {
             heads.clone().find_map(|(layer, head)| {
                 let part = (0..2).find(|&part| differs(position, layer, head, part))?;
                 Some(KvDifference { position, layer, head, is_value: part == 1 })

@@ -117,6 +117,9 @@ pub struct Runs {
     #[cfg(feature = "lm")]
     #[arg(long, num_args = 0..=1, default_missing_value = crate::models::DEFAULT, conflicts_with = "publish_every")]
     model: Option<String>,
+    #[cfg(feature = "lm")]
+    #[command(flatten)]
+    cap: crate::models::CapArgs,
     /// Not built: says so.
     #[cfg(not(feature = "lm"))]
     #[arg(long = "model", num_args = 0..=1, default_missing_value = "", hide = true)]
@@ -392,7 +395,8 @@ fn plan(args: &Runs, trace: &mut Trace) -> Result<ReplayPlan, Failure> {
     let options = replay_options(args);
     #[cfg(feature = "lm")]
     if let Some(model) = &args.model {
-        let language = crate::models::language(model)?;
+        let image = args.cap.apply(crate::models::image(model)?)?;
+        let language = std::sync::Arc::new(crate::models::language_of(image)?);
         if args.trace.is_none() {
             crate::models::fit(trace, language.version.model.shape.context as u32);
         }

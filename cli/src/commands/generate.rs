@@ -26,6 +26,8 @@ pub struct Args {
     /// A name (`doorbell model list`), an image, a GGUF file or a directory of Hugging Face
     #[arg(long, default_value = models::DEFAULT)]
     model: String,
+    #[command(flatten)]
+    cap: models::CapArgs,
     /// Device to run on: model, rtl, gpu, pcie:ADDRESS, or vfio-user:SOCKET, which `doorbell vfio-user --language` serves
     #[arg(long, default_value = "model")]
     device: String,
@@ -84,7 +86,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             .read_to_string(&mut prompt)
             .map_err(|error| Failure::input(format!("cannot read the prompt: {error}; give a text")))?;
     }
-    let image = models::image(&args.model)?;
+    let image = args.cap.apply(models::image(&args.model)?)?;
     let shape = image.model.shape;
     let text = Text::new(&image.about, shape.vocabulary).map_err(Failure::input)?;
     let prompt = models::prompt(&text, shape.context, &prompt, args.raw)?;

@@ -22,7 +22,7 @@ impl Model {
         }
         let head_width = self.shape.head_width;
         let mut streams: Rows = tokens.iter().map(|&token| self.embed(token)).collect();
-        for layer in &self.layers {
+        for (number, layer) in self.layers.iter().enumerate() {
             let inputs = self.inputs(&streams, &layer.attention_gain);
             let KeyValue { key, value, .. } = layer.own();
             let [mut queries, mut keys, values] =
@@ -33,8 +33,8 @@ impl Model {
             }
             let mean = |position: usize| -> Vec<f64> {
                 let heads = queries[position].chunks_exact(head_width).enumerate();
-                let (keys, values) = (&keys[..=position], &values[..=position]);
-                heads.flat_map(|(head, query)| self.attend(head, query, keys, values)).collect()
+                let mean = |(head, query)| self.attend((number, position), head, query, &keys, &values);
+                heads.flat_map(mean).collect()
             };
             let means: Rows = (0..tokens.len()).into_par_iter().map(mean).collect();
             add_all(&mut streams, &multiply(&layer.output, &means));

@@ -181,10 +181,9 @@ fn attended(model: &Model, number: usize, cache: &mut Cache, inputs: &[Vec<f64>]
     }
     let [keys, values] = &cache.0[source];
     let mean = |at: usize| -> Vec<f64> {
-        let seen = shape.first_seen(number, position + at)..position + at + 1;
         let heads = queries[at].chunks_exact(shape.head_width).enumerate();
         heads
-            .flat_map(|(head, query)| model.attend(head, query, &keys[seen.clone()], &values[seen.clone()]))
+            .flat_map(|(head, query)| model.attend((number, position + at), head, query, keys, values))
             .collect()
     };
     (0..inputs.len()).into_par_iter().map(mean).collect()

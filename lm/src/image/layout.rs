@@ -9,6 +9,9 @@ pub(super) const MAGIC: [u8; 8] = *b"DoorbLM\0";
 pub(super) const VERSION: u32 = 2;
 /// Bytes of the header, and of an entry of the directory behind it.
 pub const HEADER: usize = 128;
+
+/// Where the cap on keys and values stands in it: its window and its sinks, 4 bytes each.
+pub const KV_CAP: usize = 84;
 pub(super) const ENTRY: usize = 32;
 /// Everything begins at a multiple of this, rows of weights too.
 pub(super) const ALIGNMENT: usize = 64;

@@ -2,12 +2,12 @@
 //! overflow is refused.
 
 use super::Image;
-use super::layout::{ENTRY, Entry, Form, HEADER, Kind, MAGIC, VERSION, layout, length};
+use super::layout::{ENTRY, Entry, Form, HEADER, KV_CAP, Kind, MAGIC, VERSION, layout, length};
 use crate::about::About;
 use crate::file::FileError;
 use crate::ops::LARGEST_SUM;
 use crate::quantise::LARGEST_EXPONENT;
-use crate::shape::{Gemma, STREAMS, Shape};
+use crate::shape::{Gemma, KvCap, STREAMS, Shape};
 use crate::tables::Rope;
 use crate::weights::{Gain, GemmaLayer, GemmaParts, KeyValue, Layer, Matrix, Model};
 
@@ -51,6 +51,12 @@ fn gemma(bytes: &[u8], own: usize) -> Option<Gemma> {
     (own != 0 || words != [0; 5]).then_some(Gemma { embedding, laurel, window, global, own, cut })
 }
 
+/// The cap on keys and values, which images without one have as zeros.
+fn kv_cap(bytes: &[u8]) -> Option<KvCap> {
+    let [window, sinks] = [0, 4].map(|at| word(bytes, KV_CAP + at) as usize);
+    (window != 0 || sinks != 0).then_some(KvCap { window, sinks })
+}
+
 /// The header, from the first 128 bytes at least.
 ///
 /// # Errors
@@ -79,6 +85,7 @@ pub fn header(bytes: &[u8]) -> Result<Header, FileError> {
         vocabulary: at(6),
         context: at(7),
         gemma: gemma(bytes, at(1) >> 16),
+        kv_cap: kv_cap(bytes),
     };
     if let Some(problem) = shape.refusal() {
         return Err(wrong("header", problem));
@@ -151,10 +158,12 @@ pub fn entries(bytes: &[u8]) -> Result<Vec<Entry>, FileError> {
 
 /// Refuses bytes that stand for nothing and are not 0: a later version may give them a meaning.
 fn unused(bytes: &[u8], shape: &Shape, entries: &[Entry]) -> Result<(), FileError> {
-    let from = if shape.gemma.is_some() { 84 } else { 64 };
     let directory = HEADER + ENTRY * entries.len();
     let mut gaps: Vec<std::ops::Range<usize>> = vec![];
-    gaps.push(from..HEADER);
+    if shape.gemma.is_none() {
+        gaps.push(64..KV_CAP);
+    }
+    gaps.push(KV_CAP + 8..HEADER);
     let mut end = directory;
     for entry in entries {
         gaps.push(end..entry.offset as usize);

@@ -1,7 +1,7 @@
 //! From a model to the bytes of an image.
 
 use super::Image;
-use super::layout::{ENTRY, Entry, HEADER, Kind, MAGIC, VERSION, layout, length};
+use super::layout::{ENTRY, Entry, HEADER, KV_CAP, Kind, MAGIC, VERSION, layout, length};
 use crate::about::About;
 use crate::tables::Rope;
 use crate::weights::{Gain, Matrix, Model};
@@ -52,6 +52,11 @@ pub(super) fn write(image: &Image) -> Vec<u8> {
     if let Some(gemma) = shape.gemma {
         let words = [gemma.embedding, gemma.laurel, gemma.window, gemma.global, gemma.cut];
         for (word, at) in words.into_iter().zip((64..).step_by(4)) {
+            bytes[at..at + 4].copy_from_slice(&(word as u32).to_le_bytes());
+        }
+    }
+    if let Some(cap) = shape.kv_cap {
+        for (word, at) in [cap.window, cap.sinks].into_iter().zip((KV_CAP..).step_by(4)) {
             bytes[at..at + 4].copy_from_slice(&(word as u32).to_le_bytes());
         }
     }

@@ -124,9 +124,10 @@ fn word(draws: &mut Draws) -> String {
         13 => format!("vec.rope dst={x} a={} b={z} shape={head}", draws.one(&[x, y])),
         14 => format!("vec.store dst={x} a={y} shape={head}"),
         15 | 16 => format!(
-            "attn dst={x} src={y} shape={head} desc={kv} {} {}",
+            "attn dst={x} src={y} shape={head} desc={kv} {} {} {}",
             flag(draws, "window"),
-            flag(draws, "source")
+            flag(draws, "source"),
+            flag(draws, "sinks")
         ),
         17 => format!("vec.level dst={x} a={} b={z} shape={head}", draws.one(&[x, y])),
         18 => format!("vec.{} dst={x} a={} shape={vector}", draws.one(&["tanh", "cut"]), draws.one(&[x, y])),
@@ -140,8 +141,8 @@ fn word(draws: &mut Draws) -> String {
         21 => format!("vec.correct dst={x} a={y} b={z} shape={head}"),
         22 => format!(
             "memset.{} value={}",
-            draws.one(&["window", "source", "cut"]),
-            draws.one(&[0u32, 1, 2, 3, 65_535, 65_536, 65_537, u32::MAX])
+            draws.one(&["window", "source", "cut", "sinks"]),
+            draws.one(&[0u32, 1, 2, 3, 32, 65_504, 65_535, 65_536, 65_537, 65_568, u32::MAX])
         ),
         _ => format!(
             "memset.desc index={} base={} aux={}",
@@ -229,6 +230,7 @@ pub fn print(seed: u64, count: u64) {
         ("factor", format!("{loops}attn dst=0 src=64 shape=1 desc=5")),
         ("window", format!("{loops}attn dst=0 src=64 shape=1 desc=5 window")),
         ("source", format!("{loops}attn dst=0 src=64 shape=1 desc=5 source")),
+        ("sinks", format!("{loops}attn dst=0 src=64 shape=1 desc=5 window sinks")),
     ] {
         let unset = format!("memset.{register} ");
         let lines: Vec<&str> = set.lines().filter(|line| !line.starts_with(&unset)).collect();
@@ -242,7 +244,9 @@ pub fn print(seed: u64, count: u64) {
     spoilt[first..first + 8].copy_from_slice(&u64::MAX.to_le_bytes());
     let layers = "memset.desc index=16 base=184 aux=2\nlayers count=2 words=16 desc=16\nnext\nend";
     let words = assemble(&format!("{set}\n{layers}")).expect("words");
-    say(&Case { words, memory: spoilt, silent: false, poisoned: None });
+    say(&Case { words: words.clone(), memory: spoilt, silent: false, poisoned: None });
+    // Memory answers the second line of the program with an error, which no draw below is sure to meet.
+    say(&Case { words, memory: memory.clone(), silent: false, poisoned: Some((true, 1)) });
     for _ in 0..count {
         // Records of eleven words, two lines each, for eight layers: the context's shapes, set anew.
         let mut memory = memory.clone();

@@ -144,10 +144,11 @@ fn drawn(draws: &mut Draws) {
          memset.weight index=1 m=1 n=37 k=64\nmemset.desc index=4 base=0 aux=0\nmemset.epsilon value=10\nmemset.factor value=16715\n",
     );
     text += &format!(
-        "memset.window value={}\nmemset.source value={}\nmemset.cut value={}\nlayers count=2 words=0 desc=4\n",
+        "memset.window value={}\nmemset.source value={}\nmemset.cut value={}\nmemset.sinks value={}\nlayers count=2 words=0 desc=4\n",
         draws.from(1, 40),
         draws.below(2),
-        draws.one(&[0, 107_797])
+        draws.one(&[0, 107_797]),
+        draws.one(&[0, 32])
     );
     // One of these fails: copies of them stand among others.
     let fails = draws.chance(25);
@@ -182,7 +183,7 @@ fn drawn(draws: &mut Draws) {
             14 => format!("memcpy.kv src={z} desc=3 shape=1 {sync}"),
             15 | 16 => format!(
                 "attn dst={x} src={z} shape=1 desc=3 {}",
-                draws.one(&["", "window", "source", "window source"])
+                draws.one(&["", "window", "source", "window source", "window sinks", "window source sinks"])
             ),
             17 => format!("gemv dest={x} src={z} desc=0 shape=1 lanes=0 scale"),
             18 => format!("vec.level dst={x} a={} b={z} shape=1", draws.one(&[x, y])),

@@ -2,7 +2,7 @@
 
 use super::ports::Lines;
 use crate::layout::LINE;
-use crate::run::{KvAt, Work};
+use crate::run::{KvAt, Seen, Work};
 
 /// Steps of the dividers, and two ahead of them: the bins are read, what is divided.
 const DIVIDE: u32 = 20 + 2;
@@ -48,7 +48,18 @@ struct Of {
     pieces: u32,
     /// Lines of a head's keys, or values, in a block.
     half: u32,
-    seen: u32,
+    seen: Seen,
+    /// The first position of the last ones that it sees.
+    from: u32,
+    /// The first block that it sees.
+    begin: u32,
+}
+
+impl Of {
+    /// Tokens of a block ahead of those that count.
+    fn skip(&self, entry: u32) -> u32 {
+        if entry == self.from / 32 { self.from % 32 } else { 0 }
+    }
 }
 
 /// The unit.
@@ -185,22 +196,23 @@ impl Attend {
 
     /// A word of a context at this position.
     pub fn start(&mut self, work: Work, position: u32, skipped: &[bool]) {
-        let Work::Attend { heads, kv, window, .. } = work else { unreachable!("{work:?} is no word of KV") };
-        let seen = window.map_or(0, |window| (position + 1).saturating_sub(window));
-        let of = Of { heads: heads.into(), kv, pieces: kv.width / 32, half: 1 + kv.width / 2, seen };
-        *self =
-            Self { position, of: Some(of), ask_entry: seen / 32, skipped: skipped.to_vec(), ..Self::new() };
+        let Work::Attend { heads, kv, seen, .. } = work else { unreachable!("{work:?} is no word of KV") };
+        let (sinks, from) = seen.at(position);
+        let begin = if sinks == 0 { from / 32 } else { 0 };
+        let of =
+            Of { heads: heads.into(), kv, pieces: kv.width / 32, half: 1 + kv.width / 2, seen, from, begin };
+        *self = Self { position, of: Some(of), ask_entry: begin, skipped: skipped.to_vec(), ..Self::new() };
     }
 
     pub fn clock(&mut self, i: &In) {
         self.done = false;
         let Some(of) = self.of else { return };
-        let Of { pieces, half, seen, .. } = of;
+        let Of { pieces, half, .. } = of;
         let was = self.phase;
         let (open, ahead, take) = (self.open, self.ahead, i.beat && self.takes());
         let (writing, reading) = (self.write && !i.write_ready, self.read && !i.read_ready);
         let last_entry = self.entry == self.position / 32;
-        let skip = if self.entry == seen / 32 { seen % 32 } else { 0 };
+        let skip = of.skip(self.entry);
         let count = self.count();
         let (token_b, piece_b) = self.second(pieces);
         let a_ends = self.piece + 1 == pieces;
@@ -220,8 +232,8 @@ impl Attend {
                 self.phase = Phase::Keys;
                 self.open = true;
                 self.line = 0;
-                self.entry = seen / 32;
-                fresh = Some(seen % 32);
+                self.entry = of.begin;
+                fresh = Some(of.skip(of.begin));
             }
             let (reads, read_piece, scale_next) = (self.reads, self.read_piece, self.scale_next);
             if i.read_answer && self.come_scale {
@@ -320,7 +332,7 @@ impl Attend {
                 self.ask = Ask::Rest;
                 self.ahead += 1;
                 if self.ask_entry == self.position / 32 {
-                    self.ask_entry = seen / 32;
+                    self.ask_entry = of.begin;
                     self.ask_share += u64::from(of.kv.heads);
                     if self.ask_share >= of.heads {
                         self.ask_share -= of.heads;
@@ -329,7 +341,7 @@ impl Attend {
                     self.ask_head += 1;
                     self.more = self.ask_head != of.heads;
                 } else {
-                    self.ask_entry += 1;
+                    self.ask_entry = of.seen.after(self.ask_entry, self.position);
                 }
             }
             Ask::Fetch => {}
@@ -358,8 +370,8 @@ impl Attend {
             self.phase = if last_entry { Phase::Mean } else { Phase::Keys };
             self.open = true;
             self.line = 0;
-            self.entry += 1;
-            fresh = Some(0);
+            self.entry = of.seen.after(self.entry, self.position);
+            fresh = Some(of.skip(self.entry));
         }
         if let Some(first) = fresh {
             self.finished = 0;

@@ -165,12 +165,13 @@ pub(super) fn compile(model: &Model<'_>, gemma: &Gemma) -> Result<Program, Compi
     words.set("memset.factor", score_factor(head_width).into());
 
     split(&mut words, &map);
+    let capped = shape.kv_cap.is_some();
     words.layers(own, at::OWN);
-    layer(&mut words, &map, true);
+    layer(&mut words, &map, true, capped);
     words.add("next", &[]);
     if !others.is_empty() {
         words.layers(others, at::OTHERS);
-        layer(&mut words, &map, false);
+        layer(&mut words, &map, false, capped);
         words.add("next", &[]);
     }
     words.add("end.silent", &[]);
@@ -230,8 +231,8 @@ fn route(words: &mut Words, map: &Map, stream: Part, descriptor: u64, shape: u64
     words.gemv(map.coefficients, map.routed, descriptor, shape, &[]);
 }
 
-/// A layer with keys and values of its own, or one that reads others'.
-fn layer(words: &mut Words, map: &Map, own: bool) {
+/// A layer with keys and values of its own, or one that reads others'; `capped` if global layers see sinks and a window.
+fn layer(words: &mut Words, map: &Map, own: bool, capped: bool) {
     let [first, others @ ..] = map.streams;
     words.copy("memcpy.gain", map.router_gain, at::ROUTER_GAIN, fmap::RESIDUAL);
     words.copy("memcpy.gain", map.attention_gain, at::ATTENTION_GAIN, fmap::RESIDUAL);
@@ -265,8 +266,9 @@ fn layer(words: &mut Words, map: &Map, own: bool) {
     words.vector("vec.level", map.queries, map.queries, Some(map.query_gain), fmap::QUERIES);
     words.vector("vec.rope", map.queries, map.queries, Some(map.turns), fmap::QUERIES);
     words.vector("vec.store", map.stored_queries, map.queries, None, fmap::QUERIES);
-    let flags: &[&str] = if own { &["window"] } else { &["window", "source"] };
-    words.attend(map.means, map.stored_queries, fmap::ATTENTION, at::KV, flags);
+    let source = (!own).then_some("source");
+    let flags: Vec<&str> = ["window"].into_iter().chain(source).chain(capped.then_some("sinks")).collect();
+    words.attend(map.means, map.stored_queries, fmap::ATTENTION, at::KV, &flags);
 
     // A LAuReL while queries attend.
     words.copy("memcpy.gain", map.laurel_gain, at::LAUREL_GAIN, fmap::RESIDUAL);
@@ -358,7 +360,14 @@ fn layer_words(model: &Model<'_>, gemma: &Gemma, layer: u16) -> Result<Vec<u64>,
             words.matrix(index, parts.get(kind, layer, rows, columns)?);
         }
     }
-    words.set("memset.window", if is_global { ALL } else { window as u64 });
+    match (is_global, shape.kv_cap) {
+        (false, _) => words.set("memset.window", window as u64),
+        (true, None) => words.set("memset.window", ALL),
+        (true, Some(cap)) => words.set("memset.window", cap.window as u64),
+    }
+    if let Some(cap) = shape.kv_cap {
+        words.set("memset.sinks", if is_global { cap.sinks as u64 } else { 0 });
+    }
     words.set("memset.cut", if number < cut { CUT.into() } else { 0 });
     if !is_own {
         words.set("memset.source", shape.kv_source(number) as u64);

@@ -82,11 +82,16 @@ pub(super) fn compile(model: &Model<'_>) -> Result<Program, CompileError> {
     words.shape("memset.weight", weight::DOWN, matrix(width, hidden));
     words.set("memset.epsilon", model.epsilon.into());
     words.set("memset.factor", score_factor(head_width).into());
+    if let Some(cap) = shape.kv_cap {
+        words.set("memset.window", cap.window as u64);
+        words.set("memset.sinks", cap.sinks as u64);
+    }
 
     words.copy("memcpy.embed", map.residual, at::TOKENS, weight::TOKENS);
     words.copy("memcpy.row", map.turns, at::ROPE, fmap::TURNS);
     words.layers(&layers, at::LAYERS);
-    layer(&mut words, &map);
+    let flags: &[&str] = if shape.kv_cap.is_some() { &["window", "sinks"] } else { &[] };
+    layer(&mut words, &map, flags);
     words.add("next", &[]);
     words.add("end.silent", &[]);
     words.copy("memcpy.gain", map.attention_gain, at::LAST_GAIN, fmap::RESIDUAL);
@@ -98,8 +103,8 @@ pub(super) fn compile(model: &Model<'_>) -> Result<Program, CompileError> {
 }
 
 /// Keys and values first, and queries behind them: while their rows stream, the SFU turns and stores keys, and they are on their way to memory.
-/// Both gains are fetched ahead.
-fn layer(words: &mut Words, map: &Map) {
+/// Both gains are fetched ahead. `flags` are those of attention.
+fn layer(words: &mut Words, map: &Map, flags: &[&str]) {
     words.copy("memcpy.gain", map.attention_gain, at::ATTENTION_GAIN, fmap::RESIDUAL);
     words.copy("memcpy.gain", map.hidden_gain, at::HIDDEN_GAIN, fmap::RESIDUAL);
     words.vector("vec.norm", map.input, map.residual, Some(map.attention_gain), fmap::RESIDUAL);
@@ -111,7 +116,7 @@ fn layer(words: &mut Words, map: &Map) {
     words.append(map.stored, at::KV, fmap::KEYS_VALUES);
     words.vector("vec.rope", map.queries, map.queries, Some(map.turns), fmap::QUERIES);
     words.vector("vec.store", map.stored_queries, map.queries, None, fmap::QUERIES);
-    words.attend(map.means, map.stored_queries, fmap::ATTENTION, at::KV, &[]);
+    words.attend(map.means, map.stored_queries, fmap::ATTENTION, at::KV, flags);
     words.vector("vec.act", map.attended, map.means, None, fmap::QUERIES);
     words.gemv(map.residual, map.attended, at::OUTPUT, weight::OUTPUT, &["acc"]);
     words.vector("vec.norm", map.input, map.residual, Some(map.hidden_gain), fmap::RESIDUAL);

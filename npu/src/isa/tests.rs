@@ -82,7 +82,7 @@ fn opcodes_routes_and_registers_end() {
     }
     for register in 0..64u64 {
         let found = Form::of(3 << 60 | 3 << 58 | register << 52).map(|_| ());
-        assert_eq!(found, if register < 5 { Ok(()) } else { Err(Fault::UnknownRegister) }, "{register}");
+        assert_eq!(found, if register < 6 { Ok(()) } else { Err(Fault::UnknownRegister) }, "{register}");
     }
 }
 

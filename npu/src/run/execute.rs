@@ -160,19 +160,20 @@ impl Memories<'_> {
     }
 
     fn attend(&self, work: &Work, context: &Context) -> Result<(Vec<u8>, Vec<bool>), Fault> {
-        let Work::Attend { src, heads, kv, factor, window, .. } = *work else {
+        let Work::Attend { src, heads, kv, factor, seen, .. } = *work else {
             unreachable!("nothing else attends")
         };
         let (stored, width) = (context.lines(src, layout::stored(heads.into(), kv.width.into())), kv.width);
         let first = layout::stored_scales(heads.into()) as usize * LINE;
         let tokens = u64::from(context.position) + 1;
         // Blocks of which nothing is seen are not even looked up.
-        let seen = window.map_or(0, |window| tokens.saturating_sub(window.into()));
-        let blocks =
-            (seen / 32..tokens.div_ceil(32)).map(|entry| Ok((entry, block(context, kv, entry as u32)?)));
+        let (sinks, first_seen) = seen.at(context.position);
+        let (sinks, first_seen) = (u64::from(sinks), u64::from(first_seen));
+        let entries = (0..sinks).chain(first_seen / 32..tokens.div_ceil(32));
+        let blocks = entries.map(|entry| Ok((entry, block(context, kv, entry as u32)?)));
         let blocks: Vec<(u64, u64)> = blocks.collect::<Result<_, _>>()?;
         let mut means = Vec::with_capacity((heads * width) as usize);
-        let mut skipped = vec![];
+        let mut left_out = vec![];
         for head in 0..heads as usize {
             let query = Query {
                 mantissas: &stored[first + head * width as usize..][..width as usize],
@@ -184,13 +185,14 @@ impl Memories<'_> {
             let mut joined = Joined::new(width as usize);
             for &(entry, start) in &blocks {
                 let at = context.arena.base + start + kv.layer + shared as u64 * bytes;
-                let here = seen.saturating_sub(32 * entry)..(tokens - 32 * entry).min(32);
+                let skipped = if entry < sinks { 0 } else { first_seen.saturating_sub(32 * entry) };
+                let here = skipped..(tokens - 32 * entry).min(32);
                 let counts = joined.add(&query, &self.kv[at as usize..][..bytes as usize], here, self.speed);
-                skipped.push(!counts);
+                left_out.push(!counts);
             }
             means.extend(joined.mean());
         }
-        Ok((write_integers(means), skipped))
+        Ok((write_integers(means), left_out))
     }
 }
 

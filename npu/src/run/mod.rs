@@ -16,4 +16,4 @@ pub use machine::{Machine, Outcome, Settings, Stop};
 pub use observe::{Divergence, Dump, Element, Observer, Place, Record, Trace, mix, say};
 pub use scoreboard::{Hazards, Idle, Latency, Scoreboard, Timing};
 pub use sequence::{Issue, Next, Refused, Sequencer};
-pub use work::{Engine, Function, KvAt, MatrixAt, Range, Work};
+pub use work::{Engine, Function, KvAt, MatrixAt, Range, Seen, Work};

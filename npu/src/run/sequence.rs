@@ -2,7 +2,7 @@
 
 use doorbell_lm::STREAMS;
 
-use super::work::{Engine, Function, KvAt, MatrixAt, Range, Work, aligned, in_memory};
+use super::work::{Engine, Function, KvAt, MatrixAt, Range, Seen, Work, aligned, in_memory};
 use crate::isa::{Fault, Form};
 use crate::layout::{self, LINE};
 
@@ -117,7 +117,7 @@ pub struct Sequencer<'m> {
     around: Option<Loop>,
     shapes: [[Option<Shape>; 64]; 2],
     descriptors: [Option<Descriptor>; 64],
-    registers: [Option<u32>; 5],
+    registers: [Option<u32>; 6],
     /// Words that it executed itself.
     pub(super) own: u64,
 }
@@ -130,6 +130,7 @@ const FACTOR: usize = 1;
 const WINDOW: usize = 2;
 const SOURCE: usize = 3;
 const CUT: usize = 4;
+const SINKS: usize = 5;
 
 impl<'m> Sequencer<'m> {
     /// At the first word, with nothing set; contexts have `lines` lines.
@@ -143,7 +144,7 @@ impl<'m> Sequencer<'m> {
             around: None,
             shapes: [[None; 64]; 2],
             descriptors: [None; 64],
-            registers: [None; 5],
+            registers: [None; 6],
             own: 0,
         }
     }
@@ -370,8 +371,16 @@ impl<'m> Sequencer<'m> {
                     0 => None,
                     _ => Some(dimension_from(self.register(WINDOW)?.into(), 1, 65_536)?),
                 };
+                let sinks = match get("sinks") {
+                    0 => 0,
+                    _ => dimension_from(self.register(SINKS)?.into(), 0, 65_536)?,
+                };
+                if sinks % 32 != 0 {
+                    return Err(Fault::BadLength { value: sinks.into() });
+                }
+                let seen = Seen { window, sinks };
                 let [dst, src] = ["dst", "src"].map(|name| get(name) as u32);
-                Ok(Work::Attend { dst, src, heads, kv, factor, window })
+                Ok(Work::Attend { dst, src, heads, kv, factor, seen })
             }
             "head" => {
                 let matrix = self.matrix(get("desc"), get("shape"))?;

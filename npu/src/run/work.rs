@@ -88,68 +88,16 @@ pub enum Function {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "fields are those of the words, with shapes and descriptors put in")]
 pub enum Work {
-    Copy {
-        dst: u32,
-        from: u64,
-        lines: u32,
-    },
-    Gain {
-        dst: u32,
-        from: u64,
-        exponent: i16,
-        lines: u32,
-    },
-    Row {
-        dst: u32,
-        from: u64,
-        stride: u64,
-        rows: u32,
-        lines: u32,
-    },
-    Embed {
-        dst: u32,
-        matrix: MatrixAt,
-    },
-    Append {
-        src: u32,
-        kv: KvAt,
-    },
-    Out {
-        src: u32,
-        to: u64,
-        lines: u32,
-    },
-    Multiply {
-        dst: u32,
-        src: u32,
-        matrix: MatrixAt,
-        accumulate: bool,
-        scaled: bool,
-    },
-    Vector {
-        function: Function,
-        dst: u32,
-        a: u32,
-        b: u32,
-        heads: u32,
-        width: u32,
-    },
-    /// `window` is how many of the last positions are seen; without one all are.
-    Attend {
-        dst: u32,
-        src: u32,
-        heads: u32,
-        kv: KvAt,
-        factor: u32,
-        window: Option<u32>,
-    },
-    Head {
-        src: u32,
-        matrix: MatrixAt,
-        first: bool,
-        last: bool,
-        cap: bool,
-    },
+    Copy { dst: u32, from: u64, lines: u32 },
+    Gain { dst: u32, from: u64, exponent: i16, lines: u32 },
+    Row { dst: u32, from: u64, stride: u64, rows: u32, lines: u32 },
+    Embed { dst: u32, matrix: MatrixAt },
+    Append { src: u32, kv: KvAt },
+    Out { src: u32, to: u64, lines: u32 },
+    Multiply { dst: u32, src: u32, matrix: MatrixAt, accumulate: bool, scaled: bool },
+    Vector { function: Function, dst: u32, a: u32, b: u32, heads: u32, width: u32 },
+    Attend { dst: u32, src: u32, heads: u32, kv: KvAt, factor: u32, seen: Seen },
+    Head { src: u32, matrix: MatrixAt, first: bool, last: bool, cap: bool },
 }
 
 /// Lines of a context, or a layer's keys and values.
@@ -169,6 +117,29 @@ impl Range {
             (Self::Kv(a), Self::Kv(b)) => a == b,
             _ => false,
         }
+    }
+}
+
+/// What an attn sees of the positions up to its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Seen {
+    /// How many of the last ones; without a window all of them.
+    pub window: Option<u32>,
+    /// How many of the first ones besides, a multiple of 32.
+    pub sinks: u32,
+}
+
+impl Seen {
+    /// Whole blocks at the start that are seen, and the first position of the others, at least behind these blocks.
+    pub fn at(self, position: u32) -> (u32, u32) {
+        let first = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        if first <= self.sinks { (0, 0) } else { (self.sinks / 32, first) }
+    }
+
+    /// The block that is seen after this one.
+    pub fn after(self, block: u32, position: u32) -> u32 {
+        let (sinks, first) = self.at(position);
+        if block + 1 == sinks { first / 32 } else { block + 1 }
     }
 }
 

@@ -128,7 +128,9 @@ impl Prefixes {
             let tail = self.answer(branch.row)[0];
             shared = (self.arena.references(tail)? > 1).then_some(tail);
         }
-        let need = want - u64::from(branch.blocks) + u64::from(shared.is_some());
+        let distinct = self.distinct(branch.prompt_tokens);
+        let own = |blocks: u64| blocks.min(distinct.into());
+        let need = own(want) - own(branch.blocks.into()) + u64::from(shared.is_some());
         if need > u64::from(branch.promise) || want > self.answer_row as u64 {
             let need = u32::try_from(need).unwrap_or(u32::MAX);
             return Err(KvError::Promise { need, left: branch.promise });
@@ -142,7 +144,10 @@ impl Prefixes {
             copied = Some(Copied { from, to });
         }
         while u64::from(branch.blocks) < want {
-            let block = self.arena.acquire()?;
+            let block = match branch.blocks.checked_sub(self.turn()) {
+                Some(before) if branch.blocks >= distinct => self.answer(branch.row)[before as usize],
+                _ => self.arena.acquire()?,
+            };
             self.answer_mut(branch.row)[branch.blocks as usize] = block;
             branch.blocks += 1;
         }
@@ -221,6 +226,10 @@ impl Prefixes {
         if branch.kept != NONE {
             return Ok(());
         }
+        // Of an answer whose blocks took turns the first ones are overwritten.
+        if branch.blocks > self.distinct(branch.prompt_tokens) {
+            return Ok(());
+        }
         let is_whole = cached == blocks && (leaf == NONE || self.tree.filled(leaf) != NONE);
         if self.config().sharing != Sharing::Tokens || flushes != self.tree.flushes() || !is_whole {
             return Ok(());
@@ -270,9 +279,10 @@ impl Prefixes {
     /// `Branch`: it was released before, and nothing happens.
     pub fn release(&mut self, branch: &mut Branch) -> Result<(), KvError> {
         self.drop_source(branch)?;
+        let distinct = self.distinct(branch.prompt_tokens);
         let Branch { prefix, row, blocks, promise, kept, pieces, .. } = std::mem::take(branch);
         let mut freed = promise;
-        for k in (0..blocks).filter(|k| !(pieces.0..pieces.1).contains(k)) {
+        for k in (0..blocks.min(distinct)).filter(|k| !(pieces.0..pieces.1).contains(k)) {
             let block = self.answer(row)[k as usize];
             freed += u32::from(self.arena.release(block)?);
         }
@@ -300,6 +310,17 @@ impl Prefixes {
         self.committed -= freed;
         self.committed_rows -= unmade;
         self.leave(prefix.slot())
+    }
+
+    /// After how many blocks a block of an answer comes again.
+    fn turn(&self) -> u32 {
+        self.config().cap.map_or(u32::MAX, |cap| cap.turn(self.block_tokens()))
+    }
+
+    /// How many blocks an answer takes at most, the partial last one of the prompt included, before they come again.
+    pub(super) fn distinct(&self, prompt_tokens: u32) -> u32 {
+        let (whole, _) = self.split(prompt_tokens);
+        self.config().cap.map_or(u32::MAX, |cap| cap.blocks(self.block_tokens(), whole))
     }
 
     fn answer(&self, row: u32) -> &[u32] {

@@ -10,4 +10,4 @@ mod tree;
 pub use arena::{Arena, ArenaCounts};
 pub use branch::{Branch, Copied};
 pub use error::KvError;
-pub use prefix::{AnswerStart, Group, PrefixConfig, PrefixCounts, PrefixId, Prefixes, Sharing};
+pub use prefix::{AnswerCap, AnswerStart, Group, PrefixConfig, PrefixCounts, PrefixId, Prefixes, Sharing};

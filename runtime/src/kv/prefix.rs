@@ -72,6 +72,30 @@ pub struct PrefixConfig {
     pub answer_tokens: u32,
     /// Pieces of prompts that are remembered at once, in use or cold, if requests share.
     pub nodes: u32,
+    /// Bounds what an answer takes, if the model sees no more of it. Needs [`AnswerStart::SamePage`].
+    pub cap: Option<AnswerCap>,
+}
+
+/// What a model sees of a sequence: its first and its last tokens. An answer then takes blocks in turns: one that no later token sees any more holds
+/// the tokens to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerCap {
+    /// Last tokens that are seen, the one that asks included.
+    pub window: u32,
+    /// First tokens of the sequence that are seen.
+    pub sinks: u32,
+}
+
+impl AnswerCap {
+    /// After how many blocks of an answer one comes again: the window reaches into one block more than it fills.
+    pub const fn turn(self, block_tokens: u32) -> u32 {
+        self.window.div_ceil(block_tokens) + 1
+    }
+
+    /// Blocks that an answer takes at most after a prompt with so many whole blocks; the partial last block of the prompt counts.
+    pub const fn blocks(self, block_tokens: u32, whole: u32) -> u32 {
+        self.sinks.div_ceil(block_tokens).saturating_sub(whole) + self.turn(block_tokens)
+    }
 }
 
 impl Default for PrefixConfig {
@@ -87,6 +111,7 @@ impl Default for PrefixConfig {
             prompt_tokens: 1 << 15,
             answer_tokens: 1 << 12,
             nodes: 4096,
+            cap: None,
         }
     }
 }
@@ -241,6 +266,11 @@ impl Prefixes {
         table("branches", branches)?;
         table("prompt_tokens", prompt_tokens)?;
         table("answer_tokens", answer_tokens)?;
+        if let Some(AnswerCap { window, .. }) = config.cap {
+            check("cap.window", window, (1..=1 << 24).contains(&window), "1 to 2^24")?;
+            let same_page = config.answer_start == AnswerStart::SamePage;
+            check("cap.window", window, same_page, "none: with AnswerStart::NewBlock no model is told of")?;
+        }
         let piece_tokens = config.sharing.piece_tokens(block_tokens);
         let pieces = prompt_tokens.div_ceil(piece_tokens);
         let nodes = match config.sharing {
@@ -525,6 +555,7 @@ impl Prefixes {
         }
         let promise =
             (u64::from(partial) + u64::from(group.answer_tokens)).div_ceil(limits.block_tokens.into());
+        let promise = promise.min(self.distinct(group.prompt_tokens).into());
         let prompt = u64::from(blocks) + u64::from(partial > 0);
         let whole = prompt + u64::from(group.members) * promise;
         if whole > u64::from(limits.blocks) {

@@ -246,6 +246,7 @@ impl Engine {
             branches: slots,
             prompt_tokens: size.prompt_tokens,
             answer_tokens: size.answer_tokens,
+            cap: None,
         })
         .map_err(|error| failed(&error))?;
         let metrics = Arc::new(Metrics::new(&format!("serve on {device_name}"), Clock::new(), None));

@@ -1,5 +1,6 @@
 //! Engine 1 on the golden model, held to the plain oracle of crate `lm` (R25 to R27): tokens, log-probabilities, keys and values.
 
+mod capped;
 mod extremes;
 mod faults;
 mod gemma;

@@ -103,6 +103,7 @@ fn llama_plan(config: &Config<'_>) -> Result<Plan, FileError> {
             vocabulary: config.count("vocab_size")?,
             context: config.count("max_position_embeddings")?,
             gemma: None,
+            kv_cap: None,
         },
         epsilon: config.number(config.at("rms_norm_eps"), "rms_norm_eps")?,
         rope_base: base.map_or(Ok(10_000.0), |base| config.number(base, "rope_theta"))?,

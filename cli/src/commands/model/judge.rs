@@ -29,6 +29,8 @@ pub struct Args {
     /// Tokens that a position sees at most: the text is cut into sequences of so many
     #[arg(long, value_name = "N", default_value_t = 512)]
     window: usize,
+    #[command(flatten)]
+    cap: models::CapArgs,
     /// Largest mean divergence, in nats
     #[arg(long, value_name = "NATS", default_value_t = 0.02)]
     max_divergence: f64,
@@ -66,7 +68,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         };
         args.texts.iter().map(read).collect::<Result<_, _>>()?
     };
+    // What the cap costs shows against the model as it was published, which sees all.
     let (exact, image) = models::published(&args.model)?;
+    let image = args.cap.apply(image)?;
     let shape = image.model.shape;
     if !(2..=shape.context).contains(&args.window) {
         return Err(Failure::input(format!(

@@ -8,7 +8,8 @@ use doorbell_checkpoint::text::Text;
 use doorbell_contract::{HwImage, PolicyMode};
 use doorbell_devices::Kind;
 use doorbell_host::{Device, DeviceError, QueueConfig};
-use doorbell_lm::{About, Image};
+use doorbell_lm::{About, Image, KvCap};
+use doorbell_runtime::kv::AnswerCap;
 use doorbell_runtime::pipeline::{
     Busy, Language, Lost, Options, Partial, PromptSource, Publisher, SequenceMemory, TrajectoryStage, Weights,
 };
@@ -98,6 +99,13 @@ impl Models {
     /// Bytes of a KV block.
     pub fn block_bytes(&self) -> u64 {
         self.record().block_bytes()
+    }
+
+    /// What the model sees, if it has a cap.
+    pub fn cap(&self) -> Option<AnswerCap> {
+        let KvCap { window, sinks } = self.turns[0].version.model.shape.kv_cap?;
+        // Both are at most 65,536: refusal sees to that.
+        Some(AnswerCap { window: window as u32, sinks: sinks as u32 })
     }
 
     /// How rollouts run it.

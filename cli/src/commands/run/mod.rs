@@ -67,6 +67,8 @@ pub struct Args {
     /// equal ids, and the KV blocks lie on the device; needs a function for each queue pair
     #[arg(long, conflicts_with = "reward_queue")]
     model: Option<String>,
+    #[command(flatten)]
+    cap: models::CapArgs,
     /// Prompts, as JSON lines {"prompt":"…","answer":"…","max_tokens":N}, in place of a trace: each is a request, numbered from 0, and the model's own ends end its answers. The
     /// answer, which rules compare with, and the most tokens may be left out
     #[arg(long, value_name = "FILE", requires = "model", conflicts_with = "trace")]
@@ -296,7 +298,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
              each token, so the verdict would be the golden model's; give --device rtl or gpu, or leave out --strict or --model",
         ));
     }
-    let image = args.model.as_deref().map(models::image).transpose()?;
+    let image = args.model.as_deref().map(|model| args.cap.apply(models::image(model)?)).transpose()?;
     let (mut trace, format, prompts) = match (&args.prompts, &image) {
         (Some(path), Some(image)) => {
             let (prompts, trace) = Prompts::read(path, &args, image)?;

@@ -344,12 +344,15 @@ fn blocks(
 ) -> Result<PrefixConfig, Failure> {
     let longest_prompt = trace.requests.iter().map(|request| request.prompt_tokens).max().unwrap_or(0);
     let slots = args.slots.max(args.group);
+    let cap = models.and_then(Models::cap);
     // What a group takes at most: each member writes on in the prompt's last block, if that is not full.
     let need = |request: &Request| {
         // The keys and values of the last token are the first step's.
         let prompt = request.prompt_tokens.saturating_sub(models.is_some().into());
         let partial = u64::from(prompt % BLOCK_TOKENS);
         let answer = (partial + u64::from(request.output_tokens)).div_ceil(BLOCK_TOKENS.into());
+        let most = cap.map_or(u32::MAX, |cap| cap.blocks(BLOCK_TOKENS, prompt / BLOCK_TOKENS));
+        let answer = answer.min(most.into());
         u64::from(prompt.div_ceil(BLOCK_TOKENS)) + u64::from(args.group) * answer
     };
     let (least, number) = trace.requests.iter().map(need).zip(0u64..).max().unwrap_or_default();
@@ -390,6 +393,7 @@ fn blocks(
         nodes: (pieces.min(blocks as usize) as u32)
             .max((longest_prompt + if swaps { longest } else { 0 }).div_ceil(PREFIX_BLOCK_TOKENS))
             .max(1),
+        cap,
     })
 }
 

@@ -21,6 +21,7 @@ fn config(sharing: Sharing, answer_start: AnswerStart, blocks: u32) -> PrefixCon
         prompt_tokens: 6 * B,
         answer_tokens: 3 * B,
         nodes: 6,
+        cap: None,
     }
 }
 
@@ -108,6 +109,63 @@ fn flaw15_a_member_gets_a_copy_of_the_block_that_others_hold() {
     assert_eq!(tables.block_of(&two, 300), Ok(shared));
     // The full block of the prompt is nobody's to write, and shared.
     assert_eq!(tables.block_of(&one, 0), tables.block_of(&two, 0));
+}
+
+/// Which block holds each position that a token still sees is never the block of another position that it sees, nor the one that is written.
+#[rstest]
+fn an_answer_with_a_cap_takes_blocks_in_turns(
+    #[values(1, 2, 31, 32, 33, 64, 100)] window: u32,
+    #[values(0, 32, 96)] sinks: u32,
+    #[values(1, 31, 32, 40, 70, 200)] prompt: u32,
+) {
+    let cap = Some(AnswerCap { window, sinks });
+    let longest = 500;
+    let config = PrefixConfig {
+        block_tokens: 32,
+        sharing: Sharing::Group,
+        prompt_tokens: 200,
+        answer_tokens: longest,
+        prefixes: 1,
+        branches: 2,
+        cap,
+        ..config(Sharing::Group, AnswerStart::SamePage, 64)
+    };
+    let mut tables = Prefixes::new(config).unwrap();
+    let prefix = tables.admit(&group(&[], prompt, 2, longest)).unwrap();
+    let most = sinks.div_ceil(32).saturating_sub(prompt / 32) + window.div_ceil(32) + 1;
+    let promised = most.min((prompt % 32 + longest).div_ceil(32));
+    assert_eq!(tables.counts().committed, prompt.div_ceil(32) + 2 * promised);
+    let mut branches = [tables.branch(prefix).unwrap(), tables.branch(prefix).unwrap()];
+    tables.release_prefix(prefix).unwrap();
+    let mut held = [vec![], vec![]];
+    let mut length = prompt;
+    for tokens in [1u32, 7, 32, 5, 64, 3].into_iter().cycle() {
+        if length + tokens > prompt + longest {
+            break;
+        }
+        for (branch, held) in branches.iter_mut().zip(&mut held) {
+            tables.append(branch, tokens).unwrap();
+            tables.table(branch, held).unwrap();
+        }
+        for position in length..length + tokens {
+            let seen = |at: u32| at < sinks || at + window > position;
+            for at in (0..position).filter(|&at| seen(at)) {
+                let same = held[0][at as usize / 32] == held[0][position as usize / 32];
+                assert_eq!(same, at / 32 == position / 32, "position {position} overwrites {at}");
+            }
+        }
+        length += tokens;
+        let own = |held: &[u32]| held[(prompt / 32) as usize..].to_vec();
+        assert!(
+            own(&held[0]).iter().all(|block| !own(&held[1]).contains(block)),
+            "members share nothing of their own"
+        );
+    }
+    assert!(tables.counts().arena.in_use <= u64::from(prompt.div_ceil(32) + 2 * promised));
+    for branch in &mut branches {
+        tables.release(branch).unwrap();
+    }
+    assert_eq!((tables.counts().arena.in_use, tables.counts().committed), (0, 0));
 }
 
 #[test]

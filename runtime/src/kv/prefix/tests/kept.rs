@@ -15,6 +15,7 @@ fn tables(blocks: u32, nodes: u32) -> Prefixes {
         prompt_tokens: 16,
         answer_tokens: 12,
         nodes,
+        cap: None,
     })
     .unwrap()
 }
