@@ -65,8 +65,19 @@ pub(crate) fn open(settings: &Settings, rewards: bool) -> Result<Opened, DeviceE
     let ranks = std::env::var(RANKS).ok().map(|text| ranks(&text)).transpose()?;
     let kept_bytes = std::env::var(KEPT).ok().map(|text| kept_bytes(&text)).transpose()?;
     let sms = *sms;
-    let options: Vec<GpuOptions> =
-        gpus.iter().map(|&gpu| GpuOptions { gpu, queues, bytes, sms, language, ranks, kept_bytes }).collect();
+    let options: Vec<GpuOptions> = gpus
+        .iter()
+        .map(|&gpu| GpuOptions {
+            gpu,
+            queues,
+            bytes,
+            sms,
+            language,
+            ranks,
+            kept_bytes,
+            ..GpuOptions::default()
+        })
+        .collect();
     let devices = doorbell_gpu::open_all(&options)?;
     let first = devices.first().map_or("gpu", |device| device.name()).to_owned();
     let name = name(&first, gpus.len(), each, settings.functions.into());

@@ -30,6 +30,7 @@ fn open(queues: usize) -> Result<GpuDevice, DeviceError> {
         language: None,
         ranks: None,
         kept_bytes: None,
+        phases: false,
     })?;
     device.set_slice(Duration::from_micros(number("DOORBELL_SLICE", 100)));
     Ok(device)

@@ -177,6 +177,7 @@ fn on_a_gpu(queues: usize) -> Result<(), Failed> {
         language: None,
         ranks: None,
         kept_bytes: None,
+        phases: false,
     })?;
     let said =
         run(&mut divide(device, queues)?, number("DOORBELL_SEED", 1), number("DOORBELL_LIVES", 1_000_000))?;

@@ -249,6 +249,7 @@ fn on_a_gpu(seed: u64, groups: u64) -> Result<(), Failed> {
         language: None,
         ranks: None,
         kept_bytes: None,
+        phases: false,
     };
     run_all(doorbell_gpu::open(options)?, queues, seed, groups)
 }

@@ -122,6 +122,7 @@ fn stress(queues: usize) -> Result<(), Failed> {
         language: None,
         ranks: None,
         kept_bytes: None,
+        phases: false,
     };
     let (seed, all) = (number("DOORBELL_SEED", 1) as u32, number("DOORBELL_STRESS", 2_000_000));
     let each = all.div_ceil(queues as u64);
