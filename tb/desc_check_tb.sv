@@ -263,15 +263,23 @@ module desc_check_run #(
   logic [511:0] drawn_slot;
   logic due, inside_now;
 
+  // Whether something was seen too seldom.
+  function automatic logic lacks();
+    lacks = read_backs < 50 || thrown < 50 || codes[ERR_BAD_VERSION] < 20 || seekers < 100;
+    for (int k = 0; k <= int'(ERR_BAD_PREFIX); k++) lacks = lacks || codes[k] == 0;
+    if (Engines > 1) lacks = lacks || languages < drawn(60, 150) || foreign < drawn(1, 20) || too_long < drawn(6, 20);
+  endfunction
+
   initial begin
     for (int k = 0; k < 256; k++) codes[k] = 0;
     slot_index = -500;
-    for (int k = 0; k < 8; k++) begin
+    // Goes on until everything was seen often enough, for four times as many rounds at most.
+    for (int k = 0; k < 8 || (k < 32 && lacks()); k++) begin
       stall_in           = k[0] ? 50 : 0;
       clear <= 1'b1;
       repeat (6) @(posedge clk);
       for (int q = 0; q < Queues; q++) begin
-        kv_size_of[q]            = (q + k) % 2 ? 64'd4096 << q : (Engines > 1 && k < 6) ? 64'd4000 + 64'(below(200)) : 64'd0;
+        kv_size_of[q]            = (q + k) % 2 ? 64'd4096 << q : (Engines > 1 && k % 8 < 6) ? 64'd4000 + 64'(below(200)) : 64'd0;
         length_limit_of[q]       = (q + k / 2) % 2 ? 32'd600 + 100 * q : LENGTH_LIMIT_MAX;
         sq_key_of[q]             = chance(80) ? rnd() : 32'd0;
         checkpoint_default_of[q] = chance(30) ? CHECKPOINT_NEVER : below(12);

@@ -68,7 +68,17 @@ pub(crate) fn open(settings: &Settings, rewards: bool) -> Result<Opened, DeviceE
     let placement = settings.placement;
     let options: Vec<GpuOptions> = gpus
         .iter()
-        .map(|&gpu| GpuOptions { gpu, queues, bytes, sms, language, ranks, kept_bytes, placement })
+        .map(|&gpu| GpuOptions {
+            gpu,
+            queues,
+            bytes,
+            sms,
+            language,
+            ranks,
+            kept_bytes,
+            placement,
+            ..GpuOptions::default()
+        })
         .collect();
     let devices = doorbell_gpu::open_all(&options)?;
     let first = devices.first().map_or("gpu", |device| device.name()).to_owned();

@@ -24,6 +24,9 @@ class Block : Frame<Team> {
     fill(own.gelu, kGelu, 65);
     if (DOORBELL_FAULT(ChangesTable) && threadIdx.x == 37) own.exp2[37] -= 256;
     if (threadIdx.x == 0) own.meetings = 0;
+#ifdef DOORBELL_PHASES
+    if (threadIdx.x == 0) own.times = Times{};
+#endif
     Base::fall_out();
     const Block team;
     if (team.lane_ == 0) {

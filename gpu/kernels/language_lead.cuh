@@ -97,7 +97,6 @@ class Rank {
   }
 
   __device__ void tell_end() {
-    ranks.print();
     if (threadIdx.x == 0) state.order.what = kEnds;
     ranks.meet();
   }
@@ -361,6 +360,7 @@ class Rank {
 
   // Takes a step of all lanes that have a DECODE. All threads call it.
   __device__ __noinline__ void lead_step() {
+    ranks.step_begins();
     const uint32_t lane = threadIdx.x;
     bool steps = false;
     uint32_t told = 0, number = 0;
@@ -439,9 +439,7 @@ class Rank {
     __syncthreads();
     if (hub.left != 0) let_leave(hub.left);
     ranks.lap(kJoins);
-#ifdef DOORBELL_PHASES
-    ranks.steps++;
-#endif
+    ranks.step_ends(hub.count);
   }
 
   // The rollouts of lanes leave them, a bit each. All threads call it.

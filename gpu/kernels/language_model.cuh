@@ -279,12 +279,35 @@ struct Layout {
   }
 };
 
+// Parts of a step whose time a team's leader takes where DOORBELL_PHASES is defined. `Phases`, gpu/src/phases.rs, has the same order.
+enum Lap : uint32_t {
+  kDecides, kEmbeds, kActivates, kMultiplies, kSinks, kStores, kAttends, kMeans, kActivatesLogits, kTakesLogits, kJoins, kMeets, kBetween, kLaps
+};
+
+#ifdef DOORBELL_PHASES
+// What a leader has measured since it began: steps, the time of all of them by the GPU's clock, their columns, and cycles of each part.
+struct Times {
+  uint64_t steps, nanoseconds, columns, cycles[kLaps];
+  uint64_t began;
+  long long last;
+};
+// Where each leader tells it, in host memory: 16 words for each block. The host reads them at any time.
+extern "C" {
+__device__ uint64_t* doorbell_phases = nullptr;
+}
+constexpr uint32_t kTold = 16;
+static_assert(kTold == 3 + kLaps, "words of a block");
+#endif
+
 // What all teams of a block read, at the beginning of its shared memory.
 struct alignas(kLine) Tables {
   uint32_t log2[260], ratio[260], powers[1024];
   uint16_t exp2[256], sigmoid[72], tanh[264], gelu[72];
   uint32_t takes_one;  // whether steps of one rollout of its team's model are taken without meetings
   uint32_t meetings;  // of a rank, so far: registers that are kept for long go to local memory, which a meeting makes the first cache forget
+#ifdef DOORBELL_PHASES
+  Times times;  // of a leader
+#endif
 };
 
 // Shared memory of a team: this, and behind it what depends on the shape.

@@ -263,6 +263,7 @@ class One : Frame<Team> {
       ulonglong2 two[2];
       int64 values[2][2];
       wait_for(from, has, tag, two);
+      one.ranks_.lap(kMeets);
       const uint32_t lane = one.lane_;
 #pragma unroll
       for (uint32_t k = 0; k < 2; k++) {
@@ -585,6 +586,7 @@ class One : Frame<Team> {
         has[j] = 2 * (kWarp * j + lane_) < width;
       }
       wait_for(pairs, has, tag, two);
+      ranks_.lap(kMeets);
       const auto of_pair = [&](uint32_t j, uint32_t) { return make_int2(static_cast<int32_t>(Word::value(two[j].x)), static_cast<int32_t>(Word::value(two[j].y))); };
       unsigned char* const scratch = reinterpret_cast<unsigned char*>(shared_.scratch[warp_]);
       const uint32_t scale = store_pairs(of_pair, width, which <= group ? at<uint32_t>(at_.turns) : nullptr, scratch, lane_);

@@ -51,11 +51,6 @@ struct alignas(16) Total {
 };
 enum Totals : uint32_t { kOfInput, kOfMeans, kOfMiddle, kOfProducts, kTotals };
 
-// Parts of a step whose time the leader's thread 0 takes where DOORBELL_PHASES is defined; without it `lap` is nothing.
-enum Lap : uint32_t {
-  kDecides, kEmbeds, kActivates, kMultiplies, kSinks, kStores, kAttends, kMeans, kActivatesLogits, kTakesLogits, kJoins, kMeets, kBetween, kLaps
-};
-
 // What the ranks of a team share, in device memory: zero before the kernel starts.
 struct TeamState {
   alignas(128) uint32_t arrived;   // ranks that have come to meetings, all together
@@ -89,25 +84,34 @@ class Ranks {
   TeamState& state;
   const uint32_t rank, count;
 
-  // What has been done since the last lap was this. One thread of the leader takes the time.
-  __device__ __forceinline__ void lap([[maybe_unused]] Lap what) {
+  // What has been done since the last lap was this. One thread of the leader takes the time, and without DOORBELL_PHASES nobody does.
+  __device__ __forceinline__ void lap([[maybe_unused]] Lap what) const {
 #ifdef DOORBELL_PHASES
     if (rank != 0 || threadIdx.x != 0) return;
+    Times& times = reinterpret_cast<Tables*>(language_memory)->times;
     const long long now = clock64();
-    laps_[what] += now - last_;
-    last_ = now;
+    times.cycles[what] += now - times.last;
+    times.last = now;
 #endif
   }
-  __device__ __forceinline__ void print() const {
+  // A step begins, and ends with so many columns taken: then the host is told.
+  __device__ __forceinline__ void step_begins() const {
 #ifdef DOORBELL_PHASES
-    const char* const names[] = {"decides", "embeds", "activates", "multiplies", "sinks", "stores", "attends", "means", "activates logits", "takes logits", "joins", "meets", "between"};
-    if (rank == 0 && threadIdx.x == 0 && steps != 0)
-      for (uint32_t k = 0; k < kLaps; k++) printf("%p %u steps, %-17s %8.1f us a step\n", &state, steps, names[k], laps_[k] / 1755.0 / steps);
+    lap(kBetween);
+    if (rank == 0 && threadIdx.x == 0) reinterpret_cast<Tables*>(language_memory)->times.began = order::load_clock();
 #endif
   }
+  __device__ __forceinline__ void step_ends([[maybe_unused]] uint32_t columns) const {
 #ifdef DOORBELL_PHASES
-  uint32_t steps = 0;
+    if (rank != 0 || threadIdx.x != 0) return;
+    Times& times = reinterpret_cast<Tables*>(language_memory)->times;
+    times.steps++;
+    times.nanoseconds += order::load_clock() - times.began;
+    times.columns += columns;
+    if (doorbell_phases == nullptr) return;
+    for (uint32_t k = 0; k < kTold; k++) order::store_relaxed_sys(doorbell_phases + kTold * blockIdx.x + k, reinterpret_cast<const uint64_t*>(&times)[k]);
 #endif
+  }
 
   // Waits for all ranks. What each of them has written before, all see behind it.
   __device__ __forceinline__ void meet() const { meet(state, count); }
@@ -136,9 +140,6 @@ class Ranks {
  private:
   // Looks that are expected to be enough: what waits for longer lets others come first.
   static constexpr uint32_t kSoon = 256;
-#ifdef DOORBELL_PHASES
-  long long laps_[kLaps] = {}, last_ = 0;
-#endif
 };
 
 // The ranks that take chunks of a prompt: those of its team, and of teams that help it. All threads call its functions.

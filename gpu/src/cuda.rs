@@ -20,6 +20,7 @@ use crate::graveyard::GRAVEYARD;
 use crate::image::{self, ImageError, Kernels};
 use crate::info::{self, GpuInfo};
 use crate::mailbox::Mailbox;
+use crate::phases::Phases;
 
 /// How long the kernel may take to end after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -83,6 +84,9 @@ pub struct GpuOptions {
     pub kept_bytes: Option<u64>,
     /// How the shared memory is placed; near is the GPU's node. With the default CUDA allocates it.
     pub placement: Placement,
+    /// Whether leaders of teams take the time of the parts of a step ([`GpuDevice::phases`](crate::GpuDevice::phases)). NVRTC compiles the kernels for it then, which takes a
+    /// minute or more, and steps take longer.
+    pub phases: bool,
 }
 
 /// Blocks of a team if [`GpuOptions::ranks`] does not tell.
@@ -208,6 +212,7 @@ impl Default for GpuOptions {
             ranks: None,
             kept_bytes: None,
             placement: Placement::default(),
+            phases: false,
         }
     }
 }
@@ -335,6 +340,10 @@ impl Engine for Member {
         Ok(self.gpu().memory.clone())
     }
 
+    fn phases(&self) -> Option<Phases> {
+        self.gpu().phases()
+    }
+
     fn check(&self) -> Result<(), DeviceError> {
         self.gpu().check()
     }
@@ -347,6 +356,8 @@ struct Gpu {
     options: GpuOptions,
     mailboxes: SharedMemory,
     memory: SharedMemory,
+    /// What leaders of teams tell of their steps, if they do: words of each block.
+    told: Option<SharedMemory>,
     stream: Arc<CudaStream>,
     /// The kernel's state, and of engine 1 the models, the keys and values of each rollout at a time, what each block has beside them, and the keys and values
     /// that are kept.
@@ -370,7 +381,7 @@ struct Gpu {
 impl Gpu {
     /// Does everything but start the kernel.
     fn ready(options: GpuOptions) -> Result<Self, DeviceError> {
-        let GpuOptions { gpu, queues, bytes, sms, language, ranks, kept_bytes, placement } = options;
+        let GpuOptions { gpu, queues, bytes, sms, language, ranks, kept_bytes, placement, phases } = options;
         if !(1..=MAX_QUEUES).contains(&queues) {
             let expected = format!("1 to {MAX_QUEUES}");
             return Err(DeviceError::Config { field: "queues", value: queues as u64, expected });
@@ -393,7 +404,8 @@ impl Gpu {
         for warning in &about.warnings {
             eprintln!("warning: {name}: {warning}");
         }
-        let kernels = image::load(&context).map_err(unavailable)?;
+        let kernels = if phases { image::load_for_phases(&context) } else { image::load(&context) }
+            .map_err(unavailable)?;
         let driver = |what| {
             let name = name.clone();
             move |error: DriverError| DeviceError::Failed { device: name, what: format!("{what}: {error:?}") }
@@ -434,6 +446,17 @@ impl Gpu {
             .occupancy_max_active_blocks_per_multiprocessor(sizes.threads, shared as usize, None)
             .map_err(driver("asking how many blocks fit"))?;
         let blocks = blocks(about.processors, per_processor, queues, sms, options.engines())?;
+        let told_bytes = (blocks as usize * 8 * Phases::WORDS).next_multiple_of(PAGE);
+        let told = phases.then(|| pinned(&context, told_bytes)).transpose()?;
+        if let Some(told) = &told {
+            let address = told.bus_address().to_le_bytes();
+            let tell = || {
+                let mut symbol = kernels.module.get_global("doorbell_phases", &stream)?;
+                stream.memcpy_htod(&address, &mut symbol)?;
+                stream.synchronize()
+            };
+            tell().map_err(driver("saying where a step's times are told"))?;
+        }
         let others = blocks - queues as u32;
         let language_blocks = if language.is_some() { language_blocks(others) } else { 0 };
         let (free, _) = result::mem_get_info().map_err(driver("asking for free memory"))?;
@@ -489,6 +512,7 @@ impl Gpu {
             options,
             mailboxes,
             memory,
+            told,
             stream,
             device_memory,
             pages,
@@ -546,6 +570,15 @@ impl Gpu {
         }
     }
 
+    fn phases(&self) -> Option<Phases> {
+        let told = self.told.as_ref()?;
+        let mut halves = vec![0; 2 * Phases::WORDS * self.blocks as usize];
+        told.load_u32s(0, &mut halves).ok()?;
+        let words: Vec<u64> =
+            halves.chunks_exact(2).map(|half| u64::from(half[1]) << 32 | u64::from(half[0])).collect();
+        Some(Phases::of(words.chunks_exact(Phases::WORDS)))
+    }
+
     fn mailbox(&self, queue: usize) -> Result<SharedMemory, DeviceError> {
         self.mailboxes.part(queue * PAGE, PAGE)
     }
@@ -589,7 +622,13 @@ impl Gpu {
                 );
                 // To unload its code would be to wait for it again, without end.
                 let code = (self.function.clone(), self.stream.clone());
-                std::mem::forget((self.mailboxes.clone(), self.memory.clone(), code, self.taken.take()));
+                std::mem::forget((
+                    self.mailboxes.clone(),
+                    self.memory.clone(),
+                    self.told.take(),
+                    code,
+                    self.taken.take(),
+                ));
                 self.device_memory.iter_mut().for_each(|memory| memory.address = 0);
                 return;
             }

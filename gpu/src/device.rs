@@ -14,6 +14,7 @@ use doorbell_host::{Awaited, DeviceError, Line, Pages, Platform, SharedMemory};
 use crate::engine::Engine;
 use crate::layout;
 use crate::line::{Message, OwnLine, SharedLine, Watch};
+use crate::phases::Phases;
 
 /// How long a session may take to end when its device is dropped (R15).
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -109,6 +110,12 @@ impl GpuDevice {
     /// Bytes of device memory in which keys and values stay between descriptors (rule R26).
     pub fn kept_bytes(&self) -> u64 {
         self.engine.kept_bytes()
+    }
+
+    /// Where the time of teams' steps went so far, each of which its leader tells at its end; `None` if the kernel was not compiled for it
+    /// ([`GpuOptions::phases`](crate::GpuOptions::phases)).
+    pub fn phases(&self) -> Option<Phases> {
+        self.engine.phases()
     }
 
     /// Sets the time that one `advance` waits at most, 100 us by default: longer for a kernel that is slow because it is

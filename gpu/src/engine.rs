@@ -2,6 +2,8 @@
 
 use doorbell_host::{DeviceError, SharedMemory};
 
+use crate::Phases;
+
 /// Something that serves one mailbox per queue pair, and memory for all of them. Dropped, it ends.
 pub trait Engine: Send + Sync {
     /// Short name for users, as in `gpu`.
@@ -28,6 +30,11 @@ pub trait Engine: Send + Sync {
     /// Bytes of device memory in which keys and values stay between descriptors (rule R26).
     fn kept_bytes(&self) -> u64 {
         0
+    }
+
+    /// Where the time of teams' steps went so far; `None` if nobody takes it.
+    fn phases(&self) -> Option<Phases> {
+        None
     }
 
     /// Asks whether the engine still lives.

@@ -5,7 +5,7 @@ mod error;
 mod nvrtc;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaModule, DriverError, sys};
@@ -114,7 +114,7 @@ pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Kernels, ImageError> {
     if nvrtc::is_present() {
         let architecture = architecture(major, minor);
         eprintln!("{}", compiles_now(&architecture));
-        let image = nvrtc::compile(embedded::SOURCE, &architecture)?;
+        let image = nvrtc::compile(embedded::SOURCE, &architecture, &[])?;
         if let Some(kernels) = attempt(Origin::Nvrtc, Ptx::from_binary(image))? {
             return Ok(kernels);
         }
@@ -123,6 +123,33 @@ pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Kernels, ImageError> {
         return Err(ImageError::NoImage);
     }
     Err(ImageError::OldDriver { driver: driver_version()?, major, minor, refused: refusals(&refused) })
+}
+
+/// What [`load_for_phases`] compiled last, and for which architecture: it takes a minute or more.
+static COMPILED: Mutex<Option<(String, Vec<u8>)>> = Mutex::new(None);
+
+/// The same kernels, compiled by NVRTC such that leaders of teams take the time of the parts of a step.
+///
+/// # Errors
+/// As [`load`], and when NVRTC is missing.
+pub(crate) fn load_for_phases(context: &Arc<CudaContext>) -> Result<Kernels, ImageError> {
+    if !nvrtc::is_present() {
+        return Err(ImageError::NoProfile);
+    }
+    let failed = |what| move |source| ImageError::Driver { what, source };
+    let (major, minor) = context.compute_capability().map_err(failed("asking for the GPU's architecture"))?;
+    let architecture = architecture(major, minor);
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let image = match &*compiled {
+        Some((known, image)) if *known == architecture => image,
+        _ => {
+            let image = nvrtc::compile(embedded::SOURCE, &architecture, &["-DDOORBELL_PHASES"])?;
+            &compiled.insert((architecture, image)).1
+        }
+    };
+    let module =
+        context.load_module(Ptx::from_binary(image.clone())).map_err(failed("loading the kernels"))?;
+    Ok(Kernels { module, origin: Origin::Nvrtc })
 }
 
 /// What is said before NVRTC compiles the kernels, as nothing else happens for a minute.

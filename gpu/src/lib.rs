@@ -14,6 +14,7 @@ mod info;
 mod layout;
 mod line;
 mod mailbox;
+mod phases;
 pub mod probes;
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub use device::GpuDevice;
 pub use engine::Engine;
 pub use image::ImageError;
 pub use info::{GpuInfo, describe};
+pub use phases::Phases;
 
 use doorbell_host::DeviceError;
 

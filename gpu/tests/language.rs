@@ -92,6 +92,57 @@ fn device(queues: u8, _functions: u8) -> Device {
     GpuDevice::new(Arc::new(CpuKernel::start(options).unwrap())).unwrap()
 }
 
+/// Two devices of one queue pair: kernels on the CPU, or two GPUs; `None` where there is one GPU alone.
+fn two_devices() -> Option<Vec<Device>> {
+    if !is_gpu() {
+        return Some(vec![device(1, 1), device(1, 1)]);
+    }
+    if doorbell_gpu::describe().expect("DOORBELL_LANGUAGE asks for a GPU").len() < 2 {
+        return None;
+    }
+    let bytes = host::config().shared_bytes().unwrap();
+    let options =
+        [0, 1].map(|gpu| GpuOptions { gpu, bytes, language: Some(memory()), ..GpuOptions::default() });
+    Some(doorbell_gpu::open_all(&options).expect("two GPUs"))
+}
+
+/// R26: a rollout that is preempted on one device goes on on another, from the blocks that the host has of it.
+#[test]
+fn r26_a_rollout_that_is_preempted_goes_on_on_another_device() {
+    const PROMPT: usize = 29;
+    const TOKENS: u32 = 12;
+    let Some(devices) = two_devices() else { return };
+    let mut hosts: Vec<host::Host> = devices.into_iter().map(host::Host::over).collect();
+    let prompt = host::Draws(11).prompt(PROMPT);
+    let positions = PROMPT + TOKENS as usize;
+    let mut whole = hosts[0].sequence(&prompt, positions, 1.0);
+    hosts[0].prefill(&mut whole);
+    hosts[0].decode(&mut whole, TOKENS, DescFlags::LOGP);
+    for length in 1..TOKENS {
+        let (from, to) = if length % 2 == 0 { (0, 1) } else { (1, 0) };
+        let mut first = hosts[from].sequence(&prompt, positions, 1.0);
+        (first.seed, first.rollout) = (whole.seed, whole.rollout);
+        hosts[from].prefill(&mut first);
+        hosts[from].decode(&mut first, length, DescFlags::LOGP);
+        let held = hosts[from].blocks(&first);
+        let mut then = hosts[to].sequence(&first.reference.tokens, positions, 1.0);
+        for (bytes, &block) in held.iter().zip(&then.table) {
+            hosts[to].regions.arenas[0].write(u64::from(block) * host::BLOCK, bytes).unwrap();
+        }
+        (then.seed, then.rollout, then.done) = (whole.seed, whole.rollout, first.done);
+        then.reference = first.reference.clone();
+        hosts[to].generation += 1;
+        then.record.generation = hosts[to].generation;
+        hosts[to].lay(&then);
+        // Holds tokens, log-probabilities, keys and values to the oracle.
+        hosts[to].decode(&mut then, TOKENS - length, DescFlags::LOGP);
+        assert_eq!(then.reference.tokens, whole.reference.tokens, "preempted at {length}");
+        for (host, sequence) in [(from, first), (to, then)] {
+            hosts[host].free.splice(0..0, sequence.table);
+        }
+    }
+}
+
 /// The mistake that `DOORBELL_FAULT` names.
 fn fault() -> Option<&'static str> {
     let name = std::env::var("DOORBELL_FAULT").ok()?;

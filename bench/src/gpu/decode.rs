@@ -1,5 +1,9 @@
 //! Decoding of language models on a GPU, through driver and queue, beside torch in the same run.
 
+mod gaps;
+mod gpus;
+mod phases;
+
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +19,8 @@ use doorbell_lm::{Shape, hashed, micro};
 use doorbell_npu::Published;
 use serde_json::json;
 
+use self::gaps::Gaps;
+use self::phases::Parts;
 use super::load::Times;
 use crate::decoding::{Decode, DecodeShape};
 use crate::{BenchError, Section, percent, table, verdict};
@@ -40,12 +46,13 @@ const SHARPNESS: u32 = 1_512_775;
 /// The rival, for a Python that has torch.
 const RIVAL: &str = include_str!("../../rivals/decode_torch.py");
 
-/// The tables `decode`, `prompts` and `policy`.
+/// The tables `decode`, `prompts`, `policy`, `gaps`, `gpus` and `phases`; the last two are empty if nothing asks for them.
 pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> {
     let gpu = Probes::open(super::GPU)?.describe()?;
     let mut rows = vec![];
     let (mut prompts, mut policies) = (vec![], vec![]);
     let mut notes = vec![];
+    let (mut gaps, mut parts, mut several) = (vec![], vec![], vec![]);
     for &shape in &what.shapes {
         let published = publish(shape.shape())?;
         // The rival is through before the kernel starts, which would hold it up.
@@ -67,7 +74,7 @@ pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> 
                 ));
                 continue;
             };
-            let mut bed = Bed::new(shape.shape(), &published, most.into(), context + STEPS, what.kept_bytes)?;
+            let mut bed = Bed::new(shape.shape(), &published, most.into(), context + STEPS, what)?;
             let kept = match bed.driver.platform().kept_bytes() >> 20 {
                 0 => "no keys and values stay on the GPU between descriptors".to_owned(),
                 most => format!("keys and values stay on the GPU between descriptors, in up to {most} MB"),
@@ -76,17 +83,33 @@ pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> 
             if policies.iter().all(|(of, _): &(DecodeShape, Times)| *of != shape) {
                 policies.push((shape, bed.policies(if quick { 5 } else { 20 })?));
             }
+            for &batch in &batches {
+                let mut gap = Gaps::new(shape, context, batch, bed.gaps(batch, context, quick)?);
+                if what.busy > 0 {
+                    let host = Busy::start(what.busy);
+                    gap.busy = Some((what.busy, bed.gaps(batch, context, quick)?));
+                    drop(host);
+                }
+                gaps.push(gap);
+            }
             let host = Busy::start(what.busy);
             for batch in batches {
+                let before = bed.phases();
                 let (seconds, first) = bed.decode(batch, context, if quick { 2 } else { 5 })?;
                 let us = 1e6 * seconds / f64::from(STEPS);
                 let row = Row { shape, context, batch, us, first, floor: None, rival: None };
                 rows.push(row.beside(rival.as_ref()));
+                if let Some((before, after)) = before.zip(bed.phases()) {
+                    parts.push(Parts { shape, context, batch, phases: after - before });
+                }
             }
             drop(host);
         }
+        if what.gpus.len() > 1 {
+            several.extend(gpus::rows(shape, &published, what, quick)?);
+        }
         for batch in [1, 64].into_iter().filter(|&batch| fits(batch, PROMPT)) {
-            let mut bed = Bed::new(shape.shape(), &published, batch.into(), PROMPT + 1, what.kept_bytes)?;
+            let mut bed = Bed::new(shape.shape(), &published, batch.into(), PROMPT + 1, what)?;
             let (all, first) = bed.prompts(batch)?;
             prompts.push(Prompts { shape, batch, rate: f64::from(batch * PROMPT) / all, first });
         }
@@ -106,6 +129,9 @@ pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> 
         decode_section(&gpu, &rows, notes),
         prompt_section(&gpu, &prompts),
         policy_section(&gpu, &policies),
+        gaps::section(&gpu, &gaps),
+        gpus::section(&gpu, what.gpus.len(), &several),
+        phases::section(&gpu, &parts),
     ])
 }
 
@@ -288,8 +314,21 @@ impl Bed {
         published: &Published,
         sequences: u64,
         positions: u32,
-        kept_bytes: Option<u64>,
+        what: &Decode,
     ) -> Result<Self, BenchError> {
+        let mut beds = Self::several(shape, published, sequences, positions, what, &[super::GPU])?;
+        Ok(beds.remove(0))
+    }
+
+    /// One for each of these GPUs.
+    fn several(
+        shape: Shape,
+        published: &Published,
+        sequences: u64,
+        positions: u32,
+        what: &Decode,
+        gpus: &[usize],
+    ) -> Result<Vec<Self>, BenchError> {
         let blocks = u64::from(positions).div_ceil(32);
         let block = 2 * (shape.layers * shape.kv_heads * (64 + 32 * shape.head_width)) as u64;
         let slot = sequence_bytes(blocks);
@@ -306,25 +345,30 @@ impl Bed {
         };
         let language = LanguageMemory { model_bytes: config.model_bytes, cache_bytes: blocks * block };
         let bytes = config.shared_bytes()?;
-        let options = GpuOptions {
-            gpu: super::GPU,
+        let options = |&gpu: &usize| GpuOptions {
+            gpu,
             queues: 1,
             bytes,
             language: Some(language),
-            kept_bytes,
+            kept_bytes: what.kept_bytes,
+            phases: what.phases,
             ..GpuOptions::default()
         };
-        let driver = Driver::new(doorbell_gpu::open(options)?, config)?;
-        let regions = driver.language_regions().remove(0);
-        regions.model.write(0, &published.memory)?;
-        let vocabulary = shape.vocabulary as u32;
-        let (published, version) = (published.clone(), 0);
-        let mut bed = Self { driver, regions, published, blocks, slot, vocabulary, version };
-        bed.policy()?;
-        for number in 0..sequences {
-            bed.place(number)?;
-        }
-        Ok(bed)
+        let devices = doorbell_gpu::open_all(&gpus.iter().map(options).collect::<Vec<_>>())?;
+        let open = |device| -> Result<Self, BenchError> {
+            let driver = Driver::new(device, config.clone())?;
+            let regions = driver.language_regions().remove(0);
+            regions.model.write(0, &published.memory)?;
+            let vocabulary = shape.vocabulary as u32;
+            let (published, version) = (published.clone(), 0);
+            let mut bed = Self { driver, regions, published, blocks, slot, vocabulary, version };
+            bed.policy()?;
+            for number in 0..sequences {
+                bed.place(number)?;
+            }
+            Ok(bed)
+        };
+        devices.into_iter().map(open).collect()
     }
 
     /// Publishes the next version, of the same weights.
@@ -397,8 +441,24 @@ impl Bed {
         Ok((all, first))
     }
 
+    /// What leaders have told so far, if they do.
+    fn phases(&self) -> Option<doorbell_gpu::Phases> {
+        // A leader tells its last step behind the completion.
+        thread::sleep(Duration::from_millis(5));
+        self.driver.platform().phases()
+    }
+
     /// Seconds from the first submission to the last completion.
     fn run(&mut self, descs: &[HwDesc]) -> Result<f64, BenchError> {
+        self.run_beside(descs, |_| Ok(()))
+    }
+
+    /// The same; `beside` is called again and again meanwhile.
+    fn run_beside(
+        &mut self,
+        descs: &[HwDesc],
+        mut beside: impl FnMut(&Driver<GpuDevice>) -> Result<(), BenchError>,
+    ) -> Result<f64, BenchError> {
         let mut ends = [HwCompletion::default(); 64];
         let start = Instant::now();
         let (mut submitted, mut reaped) = (0, 0);
@@ -407,6 +467,7 @@ impl Bed {
                 submitted += self.driver.submit(&descs[submitted..])?;
             }
             let count = self.driver.poll(&mut ends)?;
+            beside(&self.driver)?;
             if let Some(end) =
                 ends[..count].iter().find(|end| end.status != Status::Done as u8 || end.error != 0)
             {

@@ -70,6 +70,12 @@ pub struct Args {
     /// decode: bytes of GPU memory in which keys and values stay between descriptors, 0 for none; the GPU's default when not given
     #[arg(long, value_name = "BYTES")]
     kept_bytes: Option<u64>,
+    /// decode: GPUs that decode at the same time, beside the first of them alone, as in 0,1
+    #[arg(long, value_name = "LIST", value_parser = super::gpus)]
+    gpus: Option<super::GpuList>,
+    /// decode: where a step's time goes, by kernels that NVRTC compiles for it (a minute or more); they are slower than the others
+    #[arg(long)]
+    phases: bool,
 }
 
 impl From<BenchError> for Failure {
@@ -164,6 +170,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         python: args.python,
         busy: args.busy,
         kept_bytes: args.kept_bytes,
+        gpus: args.gpus.map_or_else(Vec::new, |super::GpuList(gpus)| gpus),
+        phases: args.phases,
     };
     let held = match args.what {
         What::Lm | What::Npu | What::All => Held::new()?,

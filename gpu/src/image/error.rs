@@ -39,6 +39,11 @@ pub enum ImageError {
          not found either: run `cargo xtask setup --gpu` and build again, or install libnvrtc"
     )]
     NoImage,
+    /// The kernels that take times are compiled when they are wanted, and nothing here can.
+    #[error(
+        "the times of a step's parts need kernels of their own, which NVRTC compiles, and it is not found: install libnvrtc"
+    )]
+    NoProfile,
     /// The driver takes none of the images that there are.
     #[error(
         "the driver, of CUDA {driver}, takes no image of the kernels for compute capability {major}.{minor} ({refused}): \

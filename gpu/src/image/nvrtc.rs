@@ -14,11 +14,11 @@ pub(super) fn is_present() -> bool {
     unsafe { sys::is_culib_present() }
 }
 
-/// Machine code for `architecture`, as in `sm_90a`. The library must be present.
-pub(super) fn compile(source: &str, architecture: &str) -> Result<Vec<u8>, ImageError> {
+/// Machine code for `architecture`, as in `sm_90a`, with these options besides. The library must be present.
+pub(super) fn compile(source: &str, architecture: &str, more: &[&str]) -> Result<Vec<u8>, ImageError> {
     let source = CString::new(source).expect("the kernels hold no zero byte");
     let program = Program::new(&source)?;
-    program.compile(architecture, &[])?;
+    program.compile(architecture, more)?;
     program.machine_code()
 }
 
@@ -115,12 +115,16 @@ mod tests {
         // the front end for the others. Their assembler takes more than a minute, is that of nvcc, and runs in `gpu-check`.
         // Here it runs on one small kernel.
         let first = ARCHITECTURES[0];
-        let small = compile("__global__ void small(int *p) { *p = 1; }\n", &format!("sm_{first}"));
+        let small = compile("__global__ void small(int *p) { *p = 1; }\n", &format!("sm_{first}"), &[]);
         let code = small.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(code[..4], *b"\x7FELF", "sm_{first}");
         let source = CString::new(SOURCE).expect("the kernels hold no zero byte");
-        for architecture in ARCHITECTURES {
-            let more: &[&str] = if *architecture == first { &[] } else { &["--fdevice-syntax-only"] };
+        let front_end = ["--fdevice-syntax-only", "-DDOORBELL_PHASES"];
+        let others = ARCHITECTURES.iter().skip(1).map(|architecture| (architecture, &front_end[..1]));
+        // Those that take times, too.
+        for (architecture, more) in
+            others.chain([(&ARCHITECTURES[0], &[][..]), (&ARCHITECTURES[0], &front_end)])
+        {
             let program = Program::new(&source).unwrap_or_else(|error| panic!("{error}"));
             let compiled = program.compile(&format!("compute_{architecture}"), more);
             compiled.unwrap_or_else(|error| panic!("{error}"));
@@ -135,7 +139,7 @@ mod tests {
             return;
         }
         let architecture = format!("sm_{}", ARCHITECTURES[0]);
-        let code = compile(SOURCE, &architecture).unwrap_or_else(|error| panic!("{error}"));
+        let code = compile(SOURCE, &architecture, &[]).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(code[..4], *b"\x7FELF", "{architecture}");
     }
 
@@ -145,7 +149,7 @@ mod tests {
             return;
         }
         let source = "#line 7 \"kernels/broken.cuh\"\n__global__ void broken() { no_such_name(); }\n";
-        let error = compile(source, "sm_80").unwrap_err();
+        let error = compile(source, "sm_80", &[]).unwrap_err();
         assert!(matches!(&error, ImageError::Compile { architecture, .. } if architecture == "sm_80"));
         let text = error.to_string();
         assert!(text.contains("kernels/broken.cuh(7)") && text.contains("no_such_name"), "{text}");
@@ -156,7 +160,7 @@ mod tests {
         if !present() {
             return;
         }
-        let error = compile("", "sm_1").unwrap_err();
+        let error = compile("", "sm_1", &[]).unwrap_err();
         assert!(matches!(error, ImageError::Compile { .. }), "{error}");
         assert!(error.to_string().contains("sm_1"), "{error}");
     }

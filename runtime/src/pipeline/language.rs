@@ -282,7 +282,8 @@ impl Sequences {
             return bad("answer_start", 0, expected.into());
         }
         if language.swap_blocks > 0 && kv.config().cap.is_some() {
-            let expected = "0 with a cap on keys and values: blocks that come again cannot go to host memory one by one";
+            let expected =
+                "0 with a cap on keys and values: blocks that come again cannot go to host memory one by one";
             return bad("swap_blocks", language.swap_blocks.into(), expected.into());
         }
         let (prompt, answer) = (language.max_prompt_tokens, options.max_output_tokens);
