@@ -297,6 +297,7 @@ fn outcome(requests: &[Request], policy: PolicyKind, blocks: u32) -> Result<Outc
         prompt_tokens: longest_prompt,
         answer_tokens: longest,
         nodes: (pieces.min(blocks as usize) as u32).max(longest_prompt.div_ceil(PREFIX_BLOCK_TOKENS)).max(1),
+        cap: None,
     };
     let ids = requests.iter().map(|request| request.prefix.len()).max().unwrap_or(0);
     let prompts = Prompts::new(SLOTS, ids);

@@ -63,11 +63,11 @@ fn make(
         wave,
     };
     let config = if random { config.with_random_memory(seed) } else { config };
-    let mut platform = RtlPlatform::new(&config).map_err(|error| match error {
+    let platform = RtlPlatform::new(&config).map_err(|error| match error {
         CosimError::Config { .. } => OpenError::Setting(error.to_string()),
         other => DeviceError::from(other).into(),
     })?;
-    let platform = platform.with_placement(settings.placement);
+    let mut platform = platform.with_placement(settings.placement);
     let patience = settings.patience.unwrap_or_else(|| patience(&config, &settings.queue));
     let mut queue = QueueConfig { workers: Some(workers), patience, ..settings.queue.clone() };
     if settings.tap {

@@ -107,7 +107,6 @@ fn model(random: &mut Random, weights: Weights, shape: Shape) -> Model {
         up: matrix(random, usual, hidden, width, of(width)),
         down: matrix(random, usual, width, hidden, of(hidden) - 1),
         gemma: None,
-        kv_cap: None,
     });
     let layers = layers.collect();
     let epsilon = random.below(1 << 20) as u32;

@@ -39,7 +39,6 @@ fn smollm2() -> Image {
         up: matrix(1536, 576),
         down: matrix(576, 1536),
         gemma: None,
-        kv_cap: None,
     };
     let model = Model {
         shape,
@@ -49,7 +48,6 @@ fn smollm2() -> Image {
         last_gain: gain(),
         rope: Rope::of(100_000.0, 64, shape.context),
         gemma: None,
-        kv_cap: None,
     };
     Image { model, about: About::default() }
 }

@@ -146,6 +146,7 @@ fn plan(keys: &Keys<'_>, file: &File<'_>) -> Result<Plan, FileError> {
         vocabulary: usize::try_from(rows.unwrap_or(0)).unwrap_or(usize::MAX),
         context: keys.count("llama.context_length")?,
         gemma: None,
+        kv_cap: None,
     };
     Ok(Plan {
         shape,

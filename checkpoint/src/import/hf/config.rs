@@ -174,6 +174,7 @@ fn gemma_plan(config: &Config<'_>) -> Result<Plan, FileError> {
                     own,
                     cut: cut(config, layers)?,
                 }),
+                kv_cap: None,
             },
             epsilon: config.number(config.at("rms_norm_eps"), "rms_norm_eps")?,
             rope_base,

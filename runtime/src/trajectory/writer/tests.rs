@@ -12,6 +12,7 @@ use tempfile::tempdir;
 
 use super::*;
 use crate::trajectory::Outcome;
+use crate::trajectory::log::LogOptions;
 use crate::trajectory::log::{Append, Piece, Reader};
 
 const BUS: u64 = 1 << 32;
