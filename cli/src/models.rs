@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use doorbell_checkpoint::import;
 use doorbell_checkpoint::text::Text;
@@ -163,11 +162,6 @@ pub fn published(model: &str) -> Result<(float::Model, Image), Failure> {
     imported(&path)
 }
 
-/// A model as rollouts run it, at temperature 1, and as the oracle does.
-pub fn language(model: &str) -> Result<Arc<Language>, Failure> {
-    language_of(image(model)?).map(Arc::new)
-}
-
 /// Refuses a device whose on-chip memory the model's program does not fit: the NPU itself would stop at the first word beyond, as DMA_FAULT.
 pub fn fits(model: &Published, kind: Kind) -> Result<(), Failure> {
     if kind != Kind::Rtl || model.lines <= CHIP_LINES {
@@ -187,7 +181,7 @@ pub fn sharpness(temperature: f64) -> Result<Sharpness, Failure> {
     })
 }
 
-/// The same of an image.
+/// A model as rollouts run it, at temperature 1, and as the oracle does.
 pub fn language_of(image: Image) -> Result<Language, Failure> {
     let published = Published::new(image.to_bytes(), &image.about.ends).map_err(Failure::input)?;
     let version = Version { model: image.model, ends: image.about.ends };

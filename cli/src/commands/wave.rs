@@ -165,7 +165,7 @@ mod token {
 
     /// Runs it once to find its cycles, and once to record them.
     pub fn run(model: &str, out: &Path) -> Result<ExitCode, Failure> {
-        let language = crate::models::language(model)?;
+        let language = Arc::new(crate::models::language_of(crate::models::image(model)?)?);
         crate::models::fits(&language.published, Kind::Rtl)?;
         let request = Request { arrival_ms: 0, prompt_tokens: 4, output_tokens: 1, prefix: vec![] };
         let trace = Trace { source: "a token".into(), requests: vec![request] };
