@@ -373,7 +373,7 @@ fn rows(requests: &[Request]) -> Result<Vec<Row>, BenchError> {
     let mean_cap = mean * ROLLOUTS * WORKERS as u64 / u64::from(MEMBERS);
     let (cap, all) = (blocks(mean_cap.max(largest))?, blocks(u64::from(SLOTS / MEMBERS) * largest)?);
     let free = PolicyKind::Fifo;
-    let mut rows = vec![(format!("{}, no cap", free.name()), all, outcome(requests, free, all)?)];
+    let mut rows = vec![(format!("{}, no limit", free.name()), all, outcome(requests, free, all)?)];
     for policy in PolicyKind::ALL {
         rows.push((policy.name().to_owned(), cap, outcome(requests, policy, cap)?));
     }

@@ -27,14 +27,22 @@ use crate::failure::Failure;
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct CapArgs {
     /// See the first and the last N tokens only, so that the keys and values of an answer stay bounded
-    #[arg(long, value_name = "N", requires = "model")]
+    #[arg(long, value_name = "N")]
     pub kv_window: Option<usize>,
     /// First tokens that stay seen with --kv-window, a multiple of 32
-    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(long, value_name = "N", default_value_t = 32, requires = "kv_window")]
     pub kv_sinks: usize,
 }
 
 impl CapArgs {
+    /// Refuses a cap where there is no model that it could be for.
+    pub fn needs(self, model: Option<&str>) -> Result<(), Failure> {
+        match (self.kv_window, model) {
+            (Some(_), None) => Err(Failure::input("--kv-window is for a language model: give --model too")),
+            _ => Ok(()),
+        }
+    }
+
     /// The model with that cap; as it is, if none is asked for.
     pub fn apply(self, mut image: Image) -> Result<Image, Failure> {
         if let Some(window) = self.kv_window {

@@ -640,23 +640,32 @@ class Worker {
     if (!good) return false;
     const bool has_pages = has_pool() && sequence.keeping.generation != 0;
     uint32_t brought = 0;
+    // With a cap (Shape::seen): blocks of which no step of the descriptor sees a position are neither looked up nor brought.
+    const uint32_t window_from = shape.cap_window == 0 || sequence.first < shape.cap_window ? 0 : sequence.first + 1 - shape.cap_window;
+    const auto is_unseen = [&](uint32_t entry) {
+      return entry >= shape.cap_sinks / DOORBELL_BLOCK_TOKENS && (entry + 1) * DOORBELL_BLOCK_TOKENS <= window_from;
+    };
     // All entries before anything else is written.
     for (uint32_t base = 0; base < all && good; base += kWarp) {
       const uint32_t entry = base + Team::thread();
       if (Team::thread() < kWarp && entry < all) job.blocks[Team::thread()] = sequence.block_of(entry * DOORBELL_BLOCK_TOKENS);
       Team::sync();
       const uint32_t here = min(kWarp, all - base);
-      for (uint32_t k = 0; k < here; k++) good = good && job.blocks[k] != kNowhere;
+      for (uint32_t k = 0; k < here; k++) good = good && (job.blocks[k] != kNowhere || is_unseen(base + k));
       const auto positions = [&](uint32_t k) { return left != 0 && base + k + 1 == all ? left : DOORBELL_BLOCK_TOKENS; };
       const auto from = [&](uint32_t k) {
         return positions(k) == left && sequence.copies && !DOORBELL_FAULT(TakesOldPrefix) ? source : job.blocks[k];
       };
       if (good && has_pages) {
-        each_page(here, [&](uint32_t k) { jobs.hub.pages[k] = Pool(language).find(sequence.keeping, sequence.number_of(from(k)), positions(k)); });
+        each_page(here, [&](uint32_t k) {
+          jobs.hub.pages[k] =
+              is_unseen(base + k) ? Pool::kNoPage : Pool(language).find(sequence.keeping, sequence.number_of(from(k)), positions(k));
+        });
         // As if it took as long as some steps of another team.
         for (uint32_t k = 0; k < 8; k++) DOORBELL_WINDOW(FreesUnderReader);
       }
       for (uint32_t k = 0; k < here && good; k++) {
+        if (is_unseen(base + k)) continue;
         const uint32_t page = has_pages ? jobs.hub.pages[k] : Pool::kNoPage;
         const bool is_kept = (page & Pool::kToFill) == 0;
         char* const to = cache.local + (base + k) * sequence.block_bytes;
@@ -721,8 +730,11 @@ class Worker {
       if (Team::thread() < here) job.blocks[Team::thread()] = sequence.block_of((base + Team::thread()) * DOORBELL_BLOCK_TOKENS);
       Team::sync();
       each_page(here, [&](uint32_t k) {
+        // With a cap entries may name one block: the last one has what lies in it. Two warps must not claim its page.
+        bool comes_again = false;
+        for (uint32_t later = k + 1; later < here; later++) comes_again = comes_again || job.blocks[later] == job.blocks[k];
         // What has been made has had a block; the host may have changed the table since.
-        const uint32_t page = job.blocks[k] == kNowhere ? Pool::kNoPage : Pool(language).claim(sequence.keeping, sequence.number_of(job.blocks[k]));
+        const uint32_t page = job.blocks[k] == kNowhere || comes_again ? Pool::kNoPage : Pool(language).claim(sequence.keeping, sequence.number_of(job.blocks[k]));
         jobs.hub.pages[k] = page == Pool::kNoPage ? page : page | Pool::kToFill;
       });
       for (uint32_t k = 0; k < here; k++) {

@@ -143,8 +143,28 @@ fn waiting(source: &str, rows: &Value) -> String {
     doorbell_report::lines(&format!("Rollouts that wait for a worker: {name}"), "simulated cycles", &lines)
 }
 
+/// Refuses options that the bench that was asked for does not read.
+fn check(args: &Args) -> Result<(), Failure> {
+    let of = |option: &str, is_given: bool, bench: What, name: &str| match is_given {
+        true if args.what != bench && args.what != What::All => {
+            Err(Failure::input(format!("{option} is for `bench {name}`")))
+        }
+        _ => Ok(()),
+    };
+    of("--entries", args.entries.is_some(), What::Nic, "nic")?;
+    of("--phases", args.phases, What::Decode, "decode")?;
+    of("--gpus", args.gpus.is_some(), What::Decode, "decode")?;
+    match args.gpus.as_ref() {
+        Some(super::GpuList(gpus)) if gpus.len() < 2 || gpus[0] != 0 => Err(Failure::input(
+            "--gpus is a list that begins with 0 and has another GPU: the table compares all of them with GPU 0",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Runs the benches.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    check(&args)?;
     // Read in any case, so that a bad one is told.
     let (trace, _) = trace::read(args.trace.as_deref())?;
     #[cfg(feature = "report")]

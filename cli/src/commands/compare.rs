@@ -394,6 +394,8 @@ fn run_chaos(args: &Args, seed: u64) -> Result<ExitCode, Failure> {
 fn plan(args: &Runs, trace: &mut Trace) -> Result<ReplayPlan, Failure> {
     let options = replay_options(args);
     #[cfg(feature = "lm")]
+    args.cap.needs(args.model.as_deref())?;
+    #[cfg(feature = "lm")]
     if let Some(model) = &args.model {
         let image = args.cap.apply(crate::models::image(model)?)?;
         let language = std::sync::Arc::new(crate::models::language_of(image)?);

@@ -40,15 +40,22 @@ pub fn map(len: usize, placement: &Placement) -> Result<(NonNull<u8>, MmapMut), 
     let base = NonNull::new(map[start..].as_mut_ptr()).ok_or("null mapping")?;
     let node = placement.node.map(number).transpose()?;
     if let Some(node) = node {
-        bind(base, whole, node).map_err(|error| failed(&format!("bind to node {node}"), error))?;
+        bind(base, whole, node).map_err(|error| {
+            let next = "allow mbind in the container, or leave the node out";
+            format!("{}; {next}", failed(&format!("bind to node {node}"), error))
+        })?;
     }
     if placement.pages == PageKind::Transparent {
         let advised = map.advise_range(Advice::HugePage, start, whole);
         advised.map_err(|error| failed("transparent huge pages (madvise)", error))?;
     }
     map.advise_range(Advice::PopulateWrite, start, whole).map_err(|error| {
-        let more = match placement.pages {
-            PageKind::Reserved => format!("; {}", of_reserved(whole)),
+        let more = match (placement.pages, node) {
+            (PageKind::Reserved, Some(node)) => format!(
+                "; node {node} may have too few: see /sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/free_hugepages"
+            ),
+            (PageKind::Reserved, None) => format!("; {}", of_reserved(whole)),
+            (_, Some(node)) => format!("; node {node} may have too little memory: see `numactl --hardware`"),
             _ => String::new(),
         };
         failed("touch the pages (Linux 5.14 or later)", error) + &more
@@ -92,6 +99,14 @@ fn check(account: &Account, placement: &Placement, node: Option<u32>) -> Result<
     let elsewhere = account.nodes.iter().find(|(other, bytes)| Some(*other) != node && *bytes > 0);
     if let (Some(node), Some((other, bytes))) = (node, elsewhere) {
         return Err(format!("{bytes} bytes lie on node {other}, not {node}, by /proc/self/numa_maps"));
+    }
+    let there = account.nodes.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    if node.is_some() && there < account.bytes {
+        return Err(format!(
+            "/proc/self/numa_maps tells where {there} of {} bytes lie, so the node is not known; use a kernel with NUMA, or leave the \
+             node out",
+            account.bytes
+        ));
     }
     Ok(())
 }
@@ -198,6 +213,8 @@ mod tests {
         let far = account_of(8192, 0, 0, &[(0, 4096), (1, 4096)]);
         let error = check(&far, &asked("node=0"), Some(0)).unwrap_err();
         assert_eq!(error, "4096 bytes lie on node 1, not 0, by /proc/self/numa_maps");
+        let unknown = check(&account_of(8192, 0, 0, &[(0, 4096)]), &asked("node=0"), Some(0)).unwrap_err();
+        assert!(unknown.starts_with("/proc/self/numa_maps tells where 4096 of 8192 bytes lie"), "{unknown}");
         assert_eq!(check(&account_of(8192, 0, 0, &[(0, 8192)]), &asked("node=0"), Some(0)), Ok(()));
     }
 }

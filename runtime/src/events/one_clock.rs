@@ -205,12 +205,13 @@ impl OneClock {
             see(&MappedLife { life, moments: None });
             return;
         };
+        self.error =
+            [fetched, began, ended, visible].iter().fold(self.error, |most, &(_, error)| most.max(error));
         // No earlier than the doorbell, no later than the look.
         let host = life.host.map(|host| (host, self.nanos(host.ringing), self.nanos(host.polled)));
         let (first, last) = host.map_or((0, u64::MAX), |(_, ringing, polled)| (ringing, polled.max(ringing)));
         let times = [fetched, began, ended, visible].map(|(time, _)| time.clamp(first, last));
         if let Some((host, _, polled)) = host {
-            self.error = self.error.max(fetched.1).max(visible.1);
             self.spans[0].record(times[0].saturating_sub(self.nanos(host.posted)));
             self.spans[1].record(polled.saturating_sub(times[3]));
             self.visible.insert(host.rollout.slot(), (host.rollout, host.descriptor, times[3]));

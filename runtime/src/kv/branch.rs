@@ -323,6 +323,13 @@ impl Prefixes {
         self.config().cap.map_or(u32::MAX, |cap| cap.blocks(self.block_tokens(), whole))
     }
 
+    /// Blocks that a prompt and an answer take which share nothing.
+    pub fn alone(&self, prompt_tokens: u32, answer_tokens: u32) -> u64 {
+        let whole = u64::from(prompt_tokens / self.block_tokens());
+        let tokens = u64::from(prompt_tokens) + u64::from(answer_tokens);
+        whole + (tokens.div_ceil(self.block_tokens().into()) - whole).min(self.distinct(prompt_tokens).into())
+    }
+
     fn answer(&self, row: u32) -> &[u32] {
         &self.answers[row as usize * self.answer_row..][..self.answer_row]
     }

@@ -266,8 +266,9 @@ impl Prefixes {
         table("branches", branches)?;
         table("prompt_tokens", prompt_tokens)?;
         table("answer_tokens", answer_tokens)?;
-        if let Some(AnswerCap { window, .. }) = config.cap {
+        if let Some(AnswerCap { window, sinks }) = config.cap {
             check("cap.window", window, (1..=1 << 24).contains(&window), "1 to 2^24")?;
+            check("cap.sinks", sinks, sinks <= 1 << 24, "0 to 2^24")?;
             let same_page = config.answer_start == AnswerStart::SamePage;
             check("cap.window", window, same_page, "none: with AnswerStart::NewBlock no model is told of")?;
         }

@@ -204,9 +204,8 @@ impl Pipeline {
             self.unlink(id)?;
             let group = &mut self.groups[index as usize];
             // Blocks were taken for what was asked for, however soon it ended.
-            let tokens = u64::from(group.prompt_tokens) + u64::from(appended);
-            let tokens = tokens - u64::from(self.language.is_some());
-            self.blocks_alone += tokens.div_ceil(self.kv.block_tokens().into());
+            let prompt = group.prompt_tokens - u32::from(self.language.is_some());
+            self.blocks_alone += self.kv.alone(prompt, appended);
             group.left -= 1;
             if ended_itself {
                 group.finished += 1;

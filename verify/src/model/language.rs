@@ -301,10 +301,18 @@ impl Sequence {
         Ok(())
     }
 
-    /// Reads the keys and values of all positions below `end`.
+    /// Reads the keys and values of all positions below `end`, but those of blocks of which a cap lets no later step see anything.
     fn fetch(&mut self, bus: &Bus, end: u32) -> Result<(), Trouble> {
-        let heads = self.weights.model.shape.kv_heads;
+        let shape = self.weights.model.shape;
+        let heads = shape.kv_heads;
+        let sinks = shape.kv_cap.map_or(0, |cap| cap.sinks) as u32;
+        let window = shape.first_kept(end as usize) as u32 / BLOCK_TOKENS * BLOCK_TOKENS;
         for position in 0..end {
+            if (sinks..window).contains(&position) {
+                let nothing = || Stored { mantissas: vec![0; shape.head_width], scale: 1 };
+                self.cache.push(|_, _| [nothing(), nothing()]);
+                continue;
+            }
             let block = self.block_of(position)?;
             let mut stored = Vec::with_capacity(2 * heads * self.weights.model.shape.kv_layers());
             for place in self.places(position % BLOCK_TOKENS) {

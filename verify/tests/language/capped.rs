@@ -1,6 +1,6 @@
 //! Rollouts of models with a cap on their keys and values: a token sees the first positions and the last ones.
 
-use doorbell_contract::{BLOCK_TOKENS, DescFlags, Status};
+use doorbell_contract::{BLOCK_TOKENS, DescFlags, ErrorCode, Status};
 use doorbell_lm::{Image, KvCap, micro, micro_gemma};
 use rstest::rstest;
 
@@ -60,6 +60,42 @@ fn r26_blocks_that_nobody_sees_come_again(#[case] cap: KvCap, #[case] prompt: us
     assert!(blocks <= cap.sinks / 32 + prompt.len().div_ceil(32) + cap.window.div_ceil(32) + 1);
     host.prefill(&mut sequence);
     for tokens in [1, 31, 2, 64, 3, 60] {
+        host.decode(&mut sequence, tokens, DescFlags::LOGP);
+    }
+}
+
+/// R26: what lies in a block that nobody sees is looked at by no device, whatever its entry says.
+#[rstest]
+fn r26_a_block_that_nobody_sees_has_no_entry(#[values(false, true)] seen: bool) {
+    let mut host = Host::of(crate::device(1, 1), &capped(micro(), CAP));
+    let prompt = Draws(9).prompt(120);
+    let mut sequence = host.sequence(&prompt, 130, 0.8);
+    host.prefill(&mut sequence);
+    // Position 119 sees 0 to 31, and 70 on: nothing of block 1, and a part of block 2.
+    let entry = if seen { 2 } else { 1 };
+    let held = std::mem::replace(&mut sequence.table[entry], u32::MAX);
+    host.lay(&sequence);
+    let desc = sequence.decode(5).with_flags(DescFlags::LOGP);
+    let end = host.run(&[desc])[0];
+    sequence.table[entry] = held;
+    if seen {
+        assert_eq!(
+            (ended(&end), ErrorCode::try_from(end.error).unwrap()),
+            (Status::Error, ErrorCode::BadSequence)
+        );
+    } else {
+        host.check(&mut sequence, &desc, &end);
+    }
+}
+
+/// R26: a device that keeps blocks keeps of several entries with one number what the last of them has.
+#[test]
+fn r26_a_block_that_comes_again_within_a_descriptor_is_kept_as_it_is() {
+    let mut host = Host::of(crate::device(1, 1), &capped(micro(), CAP));
+    let prompt = Draws(11).prompt(40);
+    let (mut sequence, _) = in_turns(&mut host, &prompt, 400, CAP);
+    host.prefill(&mut sequence);
+    for tokens in [130, 5, 140, 1, 60] {
         host.decode(&mut sequence, tokens, DescFlags::LOGP);
     }
 }

@@ -17,6 +17,9 @@ pub(super) struct Parts {
 
 /// The table: a line for each part, a column for each row of `decode`.
 pub(super) fn section(gpu: &str, rows: &[Parts]) -> Section {
+    // A shape whose rollouts run alone has no leader that takes the time.
+    let all = rows.len();
+    let rows: Vec<&Parts> = rows.iter().filter(|row| row.phases.steps > 0).collect();
     let mut table = table([""; 0], 1);
     let name = |row: &Parts| {
         let shape = match row.shape {
@@ -26,12 +29,12 @@ pub(super) fn section(gpu: &str, rows: &[Parts]) -> Section {
         };
         format!("{shape}{} x {}", row.batch, row.context)
     };
-    table.set_header(std::iter::once("us a step".to_owned()).chain(rows.iter().map(name)));
+    table.set_header(std::iter::once("us a step".to_owned()).chain(rows.iter().map(|&row| name(row))));
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let mut line = |what: &str, of: &dyn Fn(&Parts) -> f64| {
-        let cells = rows.iter().map(|row| format!("{:.1}", of(row)));
+        let cells = rows.iter().map(|&row| format!("{:.1}", of(row)));
         table.add_row(std::iter::once(what.to_owned()).chain(cells));
     };
     let last = Phases::NAMES.len() - 1;
@@ -53,8 +56,10 @@ pub(super) fn section(gpu: &str, rows: &[Parts]) -> Section {
             })
         })
         .collect();
-    let note = if rows.is_empty() {
+    let note = if all == 0 {
         "--phases takes the time, by kernels that are compiled for it"
+    } else if rows.len() < all {
+        "Rows whose rollouts run alone, without a team, are left out. One thread of each leader takes the time, which makes steps longer."
     } else {
         "One thread of each leader takes the time, which makes steps longer: compare a step here with us/step above, of the same kernels."
     };

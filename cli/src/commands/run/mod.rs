@@ -298,6 +298,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
              each token, so the verdict would be the golden model's; give --device rtl or gpu, or leave out --strict or --model",
         ));
     }
+    args.cap.needs(args.model.as_deref())?;
     let image = args.model.as_deref().map(|model| args.cap.apply(models::image(model)?)).transpose()?;
     let (mut trace, format, prompts) = match (&args.prompts, &image) {
         (Some(path), Some(image)) => {
