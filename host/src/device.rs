@@ -202,6 +202,13 @@ pub trait Device: Send {
         None
     }
 
+    /// The index of the completion that queue pair `queue` gives next, where that is known: the [`poll`](Self::poll)s so far gave those below. `queue` is the place of
+    /// its region among the [`token_regions`](Self::token_regions).
+    fn taken(&self, queue: usize) -> Option<u32> {
+        let _ = queue;
+        None
+    }
+
     /// What the clock of its LIFE events (R23) reads now, where whoever runs the device can tell. The default, `None`, is for devices whose clock nobody
     /// can read.
     fn ticks(&mut self) -> Option<u64> {

@@ -935,6 +935,10 @@ impl<P: Platform> Device for Driver<P> {
         self.platform.ticks()
     }
 
+    fn taken(&self, queue: usize) -> Option<u32> {
+        (queue == 0).then(|| self.cq.head())
+    }
+
     fn answered(&self, event: &HwEvent) -> Option<u64> {
         if event.kind != EventKind::Life as u8
             || event.queue_id != self.platform.queue()

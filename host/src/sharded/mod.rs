@@ -522,6 +522,11 @@ impl Device for Sharded {
         one.then(|| self.shards[0].ticks()).flatten()
     }
 
+    fn taken(&self, queue: usize) -> Option<u32> {
+        let shard = self.shard_at(queue);
+        self.shards[shard].taken(queue - self.first_region[shard])
+    }
+
     fn answered(&self, event: &HwEvent) -> Option<u64> {
         let place = usize::from(event.queue_id);
         let shard = self.shard_at(place);
