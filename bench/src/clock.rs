@@ -60,11 +60,13 @@ pub fn latencies(quick: bool) -> Result<Section, BenchError> {
                 "max_ns": span.max, "count": span.count, "error_ns": one.error_ns,
             }));
         }
-        if one.unmapped + dropped > 0 {
+        if one.unmapped + one.unpaired + dropped > 0 {
             notes.push(format!(
-                "{}: of {} descriptors the clocks could not be compared, and {} were dropped on their way",
+                "{}: of {} descriptors the clocks could not be compared, of {} lives it is not known whose they are, and {} were dropped \
+                 on their way",
                 kind.name(),
                 one.unmapped,
+                one.unpaired,
                 dropped
             ));
         }

@@ -13,6 +13,7 @@ use super::one_clock::{DeviceLife, MappedLife, Note, OneClock, OneClockReport};
 use super::pairing::Pairing;
 use super::{Bound, Clock, Event, EventKind, Ticks};
 use crate::rollout::RolloutId;
+use doorbell_contract::HwEvent;
 
 /// Records the events of the hot thread. It can be sent to a thread but not shared:
 ///
@@ -54,17 +55,27 @@ impl Recorder {
     /// Passes the life of a descriptor on, or drops it if the ring is full.
     #[inline]
     pub fn record_life(&mut self, life: DeviceLife) {
+        self.note_life(Note::Life(life));
+    }
+
+    /// Passes the life of a descriptor on of which nobody knows what the host did with it, or drops it if the ring is full.
+    pub fn record_unpaired(&mut self, event: HwEvent) {
+        self.note_life(Note::Unpaired(event));
+    }
+
+    #[inline]
+    fn note_life(&mut self, note: Note) {
         if let Some((ring, dropped)) = &mut self.lives
-            && ring.push(Note::Life(life)).is_err()
+            && ring.push(note).is_err()
         {
             dropped.store(dropped.load(Relaxed) + 1, Relaxed);
         }
     }
 
-    /// Notes what the device's clock reads at `time`, before what the device has told since. If the ring is full, the next reading serves as well.
-    pub fn record_ticks(&mut self, ticks: u64, time: Ticks) {
+    /// Notes that the device's clock read `ticks` at some time between `from` and `to`. If the ring is full, the next reading serves as well.
+    pub fn record_ticks(&mut self, ticks: u64, from: Ticks, to: Ticks) {
         if let Some((ring, _)) = &mut self.lives {
-            let _ = ring.push(Note::Reading { ticks, time });
+            let _ = ring.push(Note::Reading { ticks, from, to });
         }
     }
 
@@ -150,8 +161,8 @@ impl Collector {
         let Some(lives) = &mut self.lives else { return };
         for _ in 0..lives.ring.slots() {
             let Ok(note) = lives.ring.pop() else { break };
-            if let Note::Life(life) = &note {
-                lives.spans.take(&life.event);
+            if let Note::Life(DeviceLife { event, .. }) | Note::Unpaired(event) = &note {
+                lives.spans.take(event);
             }
             lives.one_clock.take(note, &mut see);
         }
@@ -280,6 +291,14 @@ impl fmt::Display for Report {
                 }
                 writeln!(f, " {:>10}", row.count)?;
             }
+        }
+        if let Some(one) = self.one_clock.as_ref().filter(|one| one.unmapped + one.unpaired > 0) {
+            writeln!(
+                f,
+                "\nunmapped: {} lives of the device have no place on the host's clock; unpaired: of {} it is not known which \
+                 descriptor they are of",
+                one.unmapped, one.unpaired
+            )?;
         }
         if self.pairs.iter().any(|pair| pair.bound != Bound::Exact) {
             writeln!(

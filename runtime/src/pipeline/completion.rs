@@ -45,14 +45,17 @@ impl Pipeline {
         Ok(true)
     }
 
-    /// The time of all that is noted from here on, and what the device's clock reads then.
+    /// The time of all that is noted from here on, and what the device's clock reads just before.
     #[inline]
     pub(super) fn read_clock(&mut self) -> Ticks {
         let now = self.journal.read_clock();
         if self.journal.wants_lives()
             && let Some(ticks) = self.device.ticks()
         {
-            self.journal.ticks(ticks);
+            // A device on a thread of its own works meanwhile: it was asked, and answered later.
+            let answered = self.journal.read_clock();
+            self.journal.ticks(ticks, now);
+            return answered;
         }
         now
     }

@@ -118,10 +118,10 @@ impl Journal {
         self.recorder.as_ref().is_some_and(Recorder::wants_lives)
     }
 
-    /// The device's clock reads `ticks` now.
-    pub fn ticks(&mut self, ticks: u64) {
+    /// The device's clock was read between `from` and now.
+    pub fn ticks(&mut self, ticks: u64, from: Ticks) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.record_ticks(ticks, self.now);
+            recorder.record_ticks(ticks, from, self.now);
         }
     }
 

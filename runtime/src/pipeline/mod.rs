@@ -377,6 +377,8 @@ impl Pipeline {
             if ended && self.is_idle() {
                 if self.journal.wants_lives() {
                     self.take_lives(usize::MAX)?;
+                    // The last of them are no later than this.
+                    self.read_clock();
                     self.journal.finish_lives();
                 }
                 return Ok(());
