@@ -62,6 +62,7 @@ impl Pipeline {
 
     /// Passes on what the device has told of its descriptors (R23), so many batches at most.
     pub(super) fn take_lives(&mut self, batches: usize) -> Result<(), RuntimeError> {
+        self.journal.place(&*self.device);
         let mut events = [HwEvent::default(); 64];
         for _ in 0..batches {
             let taken = self.device.events(&mut events)?;

@@ -1,11 +1,12 @@
 //! What the hot thread notes of what it does.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::submission::Tag;
 use crate::events::{Clock, DeviceLife, EventKind, HostTimes, Recorder, Ticks};
 use crate::rollout::{RolloutId, State};
 use doorbell_contract::{EventKind as HwEventKind, HwEvent};
+use doorbell_host::Device;
 
 /// The events of the hot thread: one reading of the clock for all that happens in a step.
 pub(super) struct Journal {
@@ -23,31 +24,66 @@ pub(super) struct Journal {
 /// Descriptors in the order of their completions' indices, by queue pair: what the host knows of each, and what the device tells.
 struct Partners {
     queues: Box<[Partner]>,
-    /// The queue pair of each descriptor in flight by what names it, where there are several.
-    flying: HashMap<u64, usize>,
     /// The last DECODE of each slot.
-    decodes: Box<[Option<HostTimes>]>,
+    decodes: Box<[Option<Flight>]>,
+}
+
+/// A DECODE that was posted.
+#[derive(Clone, Copy)]
+struct Flight {
+    times: HostTimes,
+    /// Its completion was handled.
+    completed: bool,
+    /// Queue pair and index of its completion, once the device has given it.
+    place: Option<(usize, u32)>,
 }
 
 struct Partner {
-    /// Index of the next completion.
-    next: u32,
-    ends: VecDeque<(u32, Option<HostTimes>)>,
+    /// Index of the next completion whose name was not asked for; `None` where the device does not say.
+    next: Option<u32>,
+    /// What completions answer, without gaps.
+    ends: VecDeque<(u32, End)>,
     events: VecDeque<HwEvent>,
+}
+
+/// What a completion answers.
+#[derive(Clone, Copy)]
+enum End {
+    /// A DECODE whose completion was handled.
+    Decode(HostTimes),
+    /// A DECODE whose completion the device has given, and which is not handled yet.
+    Awaited,
+    /// Another descriptor.
+    Other,
+    /// Nobody knows: its name is not known, or that DECODE is not in flight.
+    Unknown,
 }
 
 /// Completions that wait for their events, and events for their completions, at most: neither grows.
 const MOST_WAITING: usize = 1 << 14;
 
 impl Partner {
-    fn new() -> Partner {
+    fn new(next: Option<u32>) -> Partner {
         // Written, so that the pages are there.
         let (mut ends, mut events) = (VecDeque::new(), VecDeque::new());
-        ends.resize(MOST_WAITING + 1, (0, None));
+        ends.resize(MOST_WAITING + 1, (0, End::Other));
         events.resize(MOST_WAITING + 1, HwEvent::default());
         ends.clear();
         events.clear();
-        Partner { next: 0, ends, events }
+        Partner { next, ends, events }
+    }
+
+    fn push(&mut self, index: u32, end: End) {
+        self.ends.push_back((index, end));
+        if self.ends.len() > MOST_WAITING {
+            self.ends.pop_front();
+        }
+    }
+
+    /// The end of this index, if it still waits for its event.
+    fn end_mut(&mut self, index: u32) -> Option<&mut End> {
+        let &(first, _) = self.ends.front()?;
+        self.ends.get_mut(index.wrapping_sub(first) as usize).map(|(_, end)| end)
     }
 }
 
@@ -63,24 +99,22 @@ struct Ring {
 }
 
 impl Journal {
-    /// For `queues` submission queues that start at `sq_start` and hold `capacity` descriptors together, and for rollouts in `slots` slots.
+    /// For the submission queues of `device`, which start at `sq_start`, and for rollouts in `slots` slots.
     pub fn new(
         recorder: Option<Recorder>,
         sq_start: Option<u32>,
-        capacity: usize,
-        queues: usize,
+        device: &dyn Device,
         slots: u32,
     ) -> Journal {
+        let (capacity, queues) = (device.capacity(), device.token_regions().len().max(1));
         let ring = sq_start.filter(|_| recorder.is_some()).map(|start| Ring {
             slots: vec![None; capacity.next_power_of_two()].into(),
             tail: start,
             head: start,
         });
-        let rings = ring.map_or(vec![], |ring| vec![ring; queues.max(1)]);
+        let rings = ring.map_or(vec![], |ring| vec![ring; queues]);
         let partners = recorder.as_ref().filter(|recorder| recorder.wants_lives()).map(|_| Partners {
-            queues: (0..queues.max(1)).map(|_| Partner::new()).collect(),
-            // Twice as many as can be in flight: it never grows.
-            flying: HashMap::with_capacity(2 * capacity),
+            queues: (0..queues).map(|queue| Partner::new(device.taken(queue))).collect(),
             decodes: vec![None; slots as usize].into(),
         });
         Journal {
@@ -138,28 +172,58 @@ impl Journal {
     pub fn committed(&mut self, id: RolloutId, descriptor: u32, ringing: Ticks) {
         self.record(EventKind::DescCommitted, id, descriptor, 0);
         let partners = self.partners.as_mut();
-        if let Some(Some(times)) = partners.and_then(|partners| partners.decodes.get_mut(id.slot() as usize))
+        if let Some(Some(flight)) = partners.and_then(|partners| partners.decodes.get_mut(id.slot() as usize))
         {
-            times.ringing = ringing;
+            flight.times.ringing = ringing;
         }
     }
 
-    /// The next completion of its queue pair answers the descriptor that `name` names.
+    /// The completion that answers the descriptor of this name is handled.
     pub fn completed(&mut self, name: u64) {
-        let Some(Partners { queues, flying, decodes }) = &mut self.partners else { return };
-        let queue = if queues.len() > 1 { flying.remove(&name) } else { Some(0) };
-        // Of what was never posted nothing is known.
-        let Some(partner) = queue.and_then(|queue| queues.get_mut(queue)) else { return };
-        let decode = match Tag::from_bits(name) {
-            Some(Tag::Decode(id)) => {
-                decodes.get(id.slot() as usize).copied().flatten().filter(|times| times.rollout == id)
-            }
-            _ => None,
+        let (Some(Partners { queues, decodes }), Some(Tag::Decode(id))) =
+            (&mut self.partners, Tag::from_bits(name))
+        else {
+            return;
         };
-        partner.ends.push_back((partner.next, decode.map(|times| HostTimes { polled: self.now, ..times })));
-        partner.next = partner.next.wrapping_add(1);
-        if partner.ends.len() > MOST_WAITING {
-            partner.ends.pop_front();
+        let Some(flight) = flight(decodes, id) else { return };
+        flight.completed = true;
+        flight.times.polled = self.now;
+        if let Some((queue, index)) = flight.place
+            && let Some(end @ End::Awaited) = queues[queue].end_mut(index)
+        {
+            *end = End::Decode(flight.times);
+        }
+    }
+
+    /// Asks the device what the completions answer that it has given since: their queue pair and index name their events. A rollout has one
+    /// DECODE in flight, so this is to be called before the next one of a rollout whose completion was handled is posted.
+    pub fn place(&mut self, device: &dyn Device) {
+        let Some(Partners { queues, decodes }) = &mut self.partners else { return };
+        for (queue, partner) in queues.iter_mut().enumerate() {
+            let (Some(mut next), Some(taken)) = (partner.next, device.taken(queue)) else { continue };
+            while next != taken {
+                let event = HwEvent {
+                    kind: HwEventKind::Life as u8,
+                    queue_id: queue as u8,
+                    index: next,
+                    ..HwEvent::default()
+                };
+                let end = match device.answered(&event).map(Tag::from_bits) {
+                    Some(Some(Tag::Decode(id))) => match flight(decodes, id) {
+                        Some(flight) if flight.place.is_some() => End::Unknown,
+                        Some(flight) => {
+                            flight.place = Some((queue, next));
+                            if flight.completed { End::Decode(flight.times) } else { End::Awaited }
+                        }
+                        None => End::Unknown,
+                    },
+                    Some(Some(_)) => End::Other,
+                    Some(None) | None => End::Unknown,
+                };
+                partner.push(next, end);
+                next = next.wrapping_add(1);
+            }
+            partner.next = Some(next);
         }
     }
 
@@ -173,22 +237,31 @@ impl Journal {
                     if partner.events.len() > MOST_WAITING
                         && let Some(event) = partner.events.pop_front()
                     {
-                        recorder.record_life(DeviceLife { event, host: None });
+                        recorder.record_unpaired(event);
                     }
                 }
+                // Of a queue pair that takes no DECODEs.
                 None => recorder.record_life(DeviceLife { event, host: None }),
             }
         }
         for Partner { ends, events, .. } in partners.queues.iter_mut() {
-            while let (Some(&(index, host)), Some(&event)) = (ends.front(), events.front()) {
+            while let (Some(&(index, end)), Some(&event)) = (ends.front(), events.front()) {
                 let behind = index.wrapping_sub(event.index) as i32;
-                // Its event was dropped, or its end was forgotten.
+                match end {
+                    // Its event was dropped.
+                    _ if behind < 0 => {}
+                    // Its end was forgotten, or was there before.
+                    _ if behind > 0 => recorder.record_unpaired(event),
+                    End::Awaited => break,
+                    End::Decode(host) => recorder.record_life(DeviceLife { event, host: Some(host) }),
+                    End::Other => recorder.record_life(DeviceLife { event, host: None }),
+                    End::Unknown => recorder.record_unpaired(event),
+                }
                 if behind <= 0 {
                     ends.pop_front();
                 }
                 if behind >= 0 {
                     events.pop_front();
-                    recorder.record_life(DeviceLife { event, host: host.filter(|_| behind == 0) });
                 }
             }
         }
@@ -199,7 +272,7 @@ impl Journal {
         self.lives(&[]);
         let (Some(recorder), Some(partners)) = (&mut self.recorder, &mut self.partners) else { return };
         let left = partners.queues.iter_mut().flat_map(|partner| partner.events.drain(..));
-        left.for_each(|event| recorder.record_life(DeviceLife { event, host: None }));
+        left.for_each(|event| recorder.record_unpaired(event));
     }
 
     #[inline]
@@ -214,7 +287,7 @@ impl Journal {
     /// Whether it matters which queue a descriptor goes to.
     #[inline]
     pub fn tells_queues(&self) -> bool {
-        self.rings.len() > 1 || self.partners.as_ref().is_some_and(|partners| partners.queues.len() > 1)
+        self.rings.len() > 1
     }
 
     /// A descriptor was put into the batch, for this queue, with its running number if it is a DECODE.
@@ -234,15 +307,13 @@ impl Journal {
             self.record(EventKind::DescPosted, id, descriptor, 0);
             let posted = self.now;
             let partners = self.partners.as_mut();
-            if let Some(times) = partners.and_then(|partners| partners.decodes.get_mut(id.slot() as usize)) {
-                *times = Some(HostTimes { rollout: id, descriptor, posted, ringing: posted, polled: posted });
+            if let Some(flight) = partners.and_then(|partners| partners.decodes.get_mut(id.slot() as usize)) {
+                let times = HostTimes { rollout: id, descriptor, posted, ringing: posted, polled: posted };
+                *flight = Some(Flight { times, completed: false, place: None });
             }
             if let Some(place) = self.queues.get_mut(id.slot() as usize) {
                 *place = queue as u32;
             }
-        }
-        if let Some(partners) = self.partners.as_mut().filter(|partners| partners.queues.len() > 1) {
-            partners.flying.insert(tag.to_bits(), queue);
         }
         if let Some(Ring { slots, tail, .. }) = self.rings.get_mut(queue) {
             let mask = slots.len() - 1;
@@ -275,4 +346,9 @@ impl Journal {
             }
         }
     }
+}
+
+/// The last DECODE of this rollout.
+fn flight(decodes: &mut [Option<Flight>], id: RolloutId) -> Option<&mut Flight> {
+    decodes.get_mut(id.slot() as usize)?.as_mut().filter(|flight| flight.times.rollout == id)
 }

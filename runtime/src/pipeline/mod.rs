@@ -294,13 +294,7 @@ impl Pipeline {
         let group = options.group as usize;
         let language = Sequences::new(&options, parts.language, &*parts.device, &parts.kv)?;
         Ok(Pipeline {
-            journal: Journal::new(
-                parts.recorder,
-                parts.sq_start,
-                capacity,
-                parts.device.token_regions().len(),
-                options.slots,
-            ),
+            journal: Journal::new(parts.recorder, parts.sq_start, &*parts.device, options.slots),
             decode_flags: decode_flags(&options, has_logprobs),
             features,
             entries: vec![0; regions.len()].into(),

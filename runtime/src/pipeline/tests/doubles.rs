@@ -83,6 +83,11 @@ pub trait Trick: Send {
         inner.unread(completion)
     }
 
+    /// Which queue pair it says a descriptor goes to.
+    fn queue_of(&self, inner: &dyn Device, desc: &HwDesc) -> usize {
+        inner.queue_of(desc)
+    }
+
     /// Completions that it holds back.
     fn held(&self) -> usize {
         0
@@ -153,6 +158,14 @@ impl<T: Trick> Device for Tricky<T> {
         self.inner.ticks()
     }
 
+    fn answered(&self, event: &HwEvent) -> Option<u64> {
+        self.inner.answered(event)
+    }
+
+    fn taken(&self, queue: usize) -> Option<u32> {
+        self.inner.taken(queue)
+    }
+
     fn why(&mut self) -> Result<Vec<(usize, Why)>, DeviceError> {
         self.inner.why()
     }
@@ -169,7 +182,7 @@ impl<T: Trick> Device for Tricky<T> {
     }
 
     fn queue_of(&self, desc: &HwDesc) -> usize {
-        self.inner.queue_of(desc)
+        self.trick.queue_of(&*self.inner, desc)
     }
 
     fn functions(&self) -> Vec<usize> {
@@ -198,6 +211,30 @@ impl<T: Trick> Device for Tricky<T> {
 
     fn enable(&mut self) -> Result<(), DeviceError> {
         self.inner.enable()
+    }
+}
+
+/// Takes one descriptor at a time, as if its queues were full. STOPs go elsewhere than was said when they were made, as those do whose
+/// DECODE has completed meanwhile.
+pub struct Sips;
+
+impl Trick for Sips {
+    fn submit(&mut self, inner: &mut dyn Device, batch: &[HwDesc]) -> Result<usize, DeviceError> {
+        inner.submit(&batch[..batch.len().min(1)])
+    }
+
+    fn take(
+        &mut self,
+        inner: &mut dyn Device,
+        out: &mut [HwCompletion],
+        poll: bool,
+    ) -> Result<usize, DeviceError> {
+        fetch(inner, out, poll)
+    }
+
+    fn queue_of(&self, inner: &dyn Device, desc: &HwDesc) -> usize {
+        let moved = usize::from(desc.opcode == Opcode::Stop as u8);
+        (inner.queue_of(desc) + moved) % inner.token_regions().len()
     }
 }
 

@@ -1,11 +1,14 @@
 //! What the device tells of its descriptors (R23), beside what the host sees.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
+use doorbell_contract::Register;
+use doorbell_host::{DeviceError, Platform, SharedMemory};
 use serde_json::Value;
 
 use super::*;
-use crate::events::{Collector, DeviceSpan, Perfetto, TickRate};
+use crate::events::{Collector, DeviceSpan, EventKind, MappedLife, Perfetto, Report, TickRate, Ticks};
 use crate::pipeline::journal::Journal;
 
 /// Every completion's life comes to the report and, as a slice of its worker, into the trace; whichever queue pair reads the ring. Moments
@@ -17,7 +20,7 @@ fn r23_the_lives_of_all_descriptors_are_told(#[values(1, 3)] queues: u8) {
     let (mut pipeline, _) = setup.pipeline();
     let rate = TickRate(0);
     let (mut collector, recorder) = Collector::with_device(Clock::new(), 8, 1 << 16, rate);
-    pipeline.journal = Journal::new(Some(recorder), None, 64, queues.into(), 8);
+    pipeline.journal = Journal::new(Some(recorder), None, &*pipeline.device, 8);
     pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
 
     let trace = Perfetto::new(vec![], collector.clock().clone(), 8).unwrap();
@@ -65,6 +68,149 @@ fn r23_the_lives_of_all_descriptors_are_told(#[values(1, 3)] queues: u8) {
         assert!(text.contains(&format!("queue pair {queue}, worker 0")), "{text:.500}");
     }
     assert_eq!(arrows(&entries), decodes);
+}
+
+/// Runs all requests: the tokens of each DECODE as the host saw them, the lives, and the report.
+fn run_with_lives(setup: &Setup, clock: Clock) -> (BTreeMap<(RolloutId, u32), u32>, Vec<MappedLife>, Report) {
+    let (mut pipeline, _) = setup.pipeline();
+    let slots = setup.options.slots;
+    let (mut collector, recorder) = Collector::with_device(clock, slots, 1 << 16, TickRate(0));
+    pipeline.journal = Journal::new(Some(recorder), None, &*pipeline.device, slots);
+    pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
+    let (mut polled, mut lives) = (BTreeMap::new(), vec![]);
+    collector.poll(|event| {
+        if event.kind == EventKind::CompletionPolled {
+            polled.insert((event.rollout, event.descriptor), event.value);
+        }
+    });
+    collector.finish_lives(|life| lives.push(*life));
+    (polled, lives, collector.finish(|_| {}))
+}
+
+/// A life is paired with the DECODE that it is of: where completions begin at another index, where STOPs go to another queue pair than
+/// was thought when they were made, and where completions reach the runtime in another order. The model adds a token a tick, which tells
+/// one DECODE from most others.
+#[rstest]
+fn each_life_is_that_of_its_own_decode(
+    #[values(1, 3)] queues: u8,
+    #[values(0, u32::MAX - 5)] cq_start: u32,
+    #[values(false, true)] shuffles: bool,
+) {
+    let options = Options { slots: 16, checkpoint: 16, abort_every: 2, window: 16, ..Options::default() };
+    let setup = Setup { queues, cq_start, shuffles, lives: true, depth: 8, ..Setup::new(200, options) };
+    let (polled, lives, report) = run_with_lives(&setup, Clock::new());
+    let one = report.one_clock.unwrap();
+    assert_eq!((one.unmapped, one.unpaired), (0, 0));
+    let mut paired = 0;
+    for MappedLife { life, .. } in &lives {
+        let Some(host) = life.host else { continue };
+        paired += 1;
+        let ran = life.event.ended - life.event.start;
+        assert_eq!(polled[&(host.rollout, host.descriptor)], ran, "{life:?}");
+    }
+    assert_eq!(paired, polled.len());
+}
+
+/// A device whose clock can be read, and which has its time while somebody waits for that: long, if the doorbell was rung before.
+#[derive(Clone)]
+pub struct Slices {
+    clock: Clock,
+    told: Arc<Mutex<Vec<Slice>>>,
+}
+
+/// The ticks of a slice, and the times that it lay between.
+#[derive(Clone, Copy, Debug)]
+struct Slice {
+    ticks: (u64, u64),
+    times: (Ticks, Ticks),
+}
+
+impl Slices {
+    pub fn platform(&self) -> impl Platform + use<> {
+        Sliced { model: ModelPlatform::new(), rung: false, slices: self.clone() }
+    }
+}
+
+struct Sliced {
+    model: ModelPlatform,
+    rung: bool,
+    slices: Slices,
+}
+
+impl Platform for Sliced {
+    fn name(&self) -> &str {
+        self.model.name()
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+        self.model.map(bytes)
+    }
+
+    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        self.rung |= register == Register::Doorbell;
+        self.model.write_register(register, value)
+    }
+
+    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+        self.model.read_register(register)
+    }
+
+    fn advance(&mut self, _: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn ticks(&mut self) -> Option<u64> {
+        if std::mem::take(&mut self.rung) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let Slices { clock, told } = &self.slices;
+        let (before, from) = (self.model.ticks()?, clock.now());
+        self.model.advance(1).unwrap();
+        let ticks = (before, self.model.ticks()?);
+        told.lock().unwrap().push(Slice { ticks, times: (from, clock.now()) });
+        self.model.ticks()
+    }
+}
+
+/// No moment is wrong by more than the error where the clock answers late.
+#[test]
+fn moments_lie_within_the_error_where_the_clock_answers_late() {
+    let clock = Clock::new();
+    let slices = Slices { clock: clock.clone(), told: Arc::default() };
+    let options = Options { slots: 1, group: 1, ..Options::default() };
+    let mut setup =
+        Setup { slices: Some(slices.clone()), lives: true, shuffles: false, ..Setup::new(1, options) };
+    // More than the model does in a slice: it is read in one, and ends in another.
+    setup.requests[0].output_tokens = 50_000;
+    setup.options.max_output_tokens = 50_000;
+    let (polled, lives, report) = run_with_lives(&setup, clock.clone());
+    let (one, told) = (report.one_clock.unwrap(), slices.told.lock().unwrap().clone());
+    assert_eq!((one.unmapped, one.unpaired, polled.len()), (0, 0, 1));
+    let mut checked = 0;
+    for MappedLife { life, moments } in lives {
+        if life.host.is_none() {
+            continue;
+        }
+        let ticks = [life.event.stamp, life.event.stamp + u64::from(life.event.visible)];
+        let [fetched, .., visible] = moments.unwrap();
+        for (tick, moment) in ticks.into_iter().zip([fetched, visible]) {
+            let slice = told
+                .iter()
+                .rfind(|slice| {
+                    slice.ticks.0 <= tick && tick <= slice.ticks.1 && slice.ticks.0 < slice.ticks.1
+                })
+                .unwrap();
+            let (from, to) =
+                (clock.nanos(clock.origin(), slice.times.0), clock.nanos(clock.origin(), slice.times.1));
+            let early = from.saturating_sub(moment);
+            assert!(
+                early.max(moment.saturating_sub(to)) <= one.error_ns,
+                "{tick} at {moment}: {slice:?} {one:?}"
+            );
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, 2);
 }
 
 /// Arrows of a trace. Each is of a number of its own, begins, goes on and ends once, never backwards, and each time in a slice of that track.

@@ -29,7 +29,7 @@ use crate::reward::{
     QueueRewards, RangeJudge, Scale, Scorer,
 };
 use crate::trajectory::{Finished, Outcome, Span};
-use doubles::{Less, Moody, Note, Notes, Shuffle, Tricky, Unreadable, repeated, tampered};
+use doubles::{Less, Moody, Note, Notes, Shuffle, Sips, Tricky, Unreadable, repeated, tampered};
 
 /// Turns after which a run counts as stalled: every double does something in some of them.
 const TURNS: usize = 2_000_000;
@@ -61,6 +61,12 @@ struct Setup {
     ranges: Ranges,
     /// Whether the device tells the lives of its descriptors.
     lives: bool,
+    /// Where the device has its only time, if that is when its clock is read.
+    slices: Option<lives::Slices>,
+    /// Index of the first completion of each queue pair.
+    cq_start: u32,
+    /// Whether completions come to the pipeline in another order than from the device; else it takes descriptors one by one.
+    shuffles: bool,
     /// The models that rollouts of engine 1 run, and bytes of each.
     models: Option<language::Models>,
     seed: u64,
@@ -112,6 +118,9 @@ impl Setup {
             model: RewardModel::Digest,
             ranges: NO_RANGES,
             lives: false,
+            slices: None,
+            cq_start: 0,
+            shuffles: true,
             models: None,
             seed: 1,
         }
@@ -157,6 +166,9 @@ impl Setup {
 
     /// A model with so many queue pairs, as one device.
     fn device(&self, config: QueueConfig) -> Box<dyn Device> {
+        if let Some(slices) = &self.slices {
+            return Box::new(Driver::new(slices.platform(), config).unwrap());
+        }
         if self.queues == 1 {
             return Box::new(Driver::new(ModelPlatform::new(), config).unwrap());
         }
@@ -196,6 +208,7 @@ impl Setup {
         QueueConfig {
             sq_depth: self.depth,
             cq_depth: self.depth,
+            cq_start: self.cq_start,
             token_bytes: self.options.token_bytes(),
             logp_bytes: self.options.logp_bytes(),
             eos_threshold: self.eos_threshold,
@@ -248,8 +261,13 @@ impl Setup {
         };
         let mut store = doubles::Store::new(regions, spans.clone(), notes.clone(), self.seed);
         let language = self.models.as_ref().map(|models| models.parts(self, &device, &mut store, &spans));
+        let device: Box<dyn Device> = Box::new(device);
+        let device: Box<dyn Device> = match self.shuffles {
+            true => Box::new(Tricky { inner: device, trick: Shuffle::new(self.seed) }),
+            false => Box::new(Tricky { inner: device, trick: Sips }),
+        };
         let parts = Parts {
-            device: Box::new(Tricky { inner: Box::new(device), trick: Shuffle::new(self.seed) }),
+            device,
             sq_start: None,
             policy: self.policy.build(slots),
             kv: self.kv(),
