@@ -26,7 +26,8 @@ pub struct NicOptions {
     pub stream: u64,
     /// What the network does to frames.
     pub weather: Weather,
-    /// How long the NIC tries to reach a collector that is not there, and how long one may not answer, before it gives up.
+    /// How long the NIC goes on without progress. Progress is that entries are completed or, while none is on its way, that the
+    /// collector answers.
     pub patience: Duration,
     /// How long a slot may stay unpublished while a later one was rung for (N6).
     pub late: Duration,
@@ -60,17 +61,17 @@ pub struct Port {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NicError {
-    /// No collector.
+    /// No collector, or none that stores anything.
     #[error(
-        "no collector at {address} for {patience:?} ({error}): {waiting} entries were not carried; start `doorbell nic collect --listen \
+        "no collector at {address} has stored anything for {patience:?} ({error}): {waiting} entries were not carried; start `doorbell nic collect --listen \
          {address}` with the directory that it had"
     )]
     Unreachable {
         /// Where it should be.
         address: String,
-        /// How long it was tried.
+        /// How long none of them was stored.
         patience: Duration,
-        /// Why the last attempt failed.
+        /// How the last connection ended.
         error: String,
         /// Entries posted and not completed.
         waiting: u64,
@@ -191,8 +192,6 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 const AGAIN_FRAMES: usize = 32;
 /// How often an idle NIC says that it is there, at least, so that both sides know.
 const PING: Duration = Duration::from_secs(5);
-/// A connection that lasts so long was no refusal.
-const STOOD: Duration = Duration::from_secs(1);
 
 struct PortState {
     taker: Taker,
@@ -224,6 +223,8 @@ struct Worker {
     words: Vec<u32>,
     told: Arc<AtomicU64>,
     sums: NicCounts,
+    /// When there was progress last (N12).
+    progress: Instant,
 }
 
 /// Why a connection ended.
@@ -290,6 +291,7 @@ impl Worker {
             words: vec![],
             told,
             sums: NicCounts::default(),
+            progress: Instant::now(),
         }
     }
 
@@ -310,9 +312,7 @@ impl Worker {
     }
 
     fn run(&mut self, stop: &AtomicBool) -> Result<(), NicError> {
-        let mut since = Instant::now();
         loop {
-            let (before, welcomed, begun) = (self.base, self.sums.connections, Instant::now());
             let error = match self.connect() {
                 Err(error) => error.to_string(),
                 Ok(connection) => match self.serve(&connection, stop) {
@@ -321,13 +321,7 @@ impl Worker {
                     Err(Broken::Connection(error)) => error,
                 },
             };
-            // A connection that brought something begins the wait anew, or one that stood. Not one that the collector ends at once, as
-            // it does with a payload that its poster changes.
-            let stood = self.sums.connections != welcomed && begun.elapsed() > STOOD;
-            if self.base != before || stood {
-                since = Instant::now();
-            }
-            if since.elapsed() > self.options.patience {
+            if self.progress.elapsed() > self.options.patience {
                 let NicOptions { collector, patience, .. } = &self.options;
                 let waiting = self.ports.iter().map(|port| port.taker.waiting()).sum();
                 return Err(NicError::Unreachable {
@@ -365,7 +359,7 @@ impl Worker {
         wire::encode(Kind::Hello, stream, self.base, &mut self.out, |_| {});
         let mut written = 0;
         let mut welcome = false;
-        let (mut heard, mut moved, mut pinged) = (Instant::now(), Instant::now(), Instant::now());
+        let (mut moved, mut pinged) = (Instant::now(), Instant::now());
         let mut wait = AGAIN.0;
         loop {
             let mut busy = false;
@@ -373,16 +367,17 @@ impl Worker {
             let mut reader = connection;
             match incoming.fill(&mut reader) {
                 Ok(0) => return Err(Broken::Connection("the collector ended the connection".into())),
-                Ok(_) => {
-                    busy = true;
-                    heard = Instant::now();
-                }
+                Ok(_) => busy = true,
                 Err(error) if would_block(&error) => {}
                 Err(error) => return Err(error.into()),
             }
             while let Some(frame) = incoming.frame()? {
                 if frame.stream != stream {
                     return Err(Broken::Connection("a frame of another stream".into()));
+                }
+                // With entries on their way only their completion counts: a collector that answers and stores nothing is none.
+                if self.flights.is_empty() {
+                    self.progress = Instant::now();
                 }
                 match frame.kind {
                     Kind::Welcome if !welcome => {
@@ -452,8 +447,10 @@ impl Worker {
                 self.out.drain(..written);
                 written = 0;
             }
-            if heard.elapsed() > self.options.patience {
-                return Err(Broken::Connection("the collector does not answer".into()));
+            if self.progress.elapsed() > self.options.patience {
+                let error =
+                    if welcome { "it answers with nothing that was stored" } else { "it does not answer" };
+                return Err(Broken::Connection(error.into()));
             }
             if busy {
                 idle = Idle::default();
@@ -496,6 +493,9 @@ impl Worker {
             self.sums.bytes += u64::from(flight.entry.length);
         }
         self.base += count;
+        if count > 0 {
+            self.progress = Instant::now();
+        }
         self.begun = self.begun.saturating_sub(count as usize);
         self.told.store(self.sums.completed, Ordering::Relaxed);
         // A ring that is at fault stops once all before the entry at fault are completed (N8).
@@ -576,6 +576,9 @@ impl Worker {
                     break;
                 }
                 took = true;
+                if self.flights.is_empty() {
+                    self.progress = Instant::now();
+                }
                 self.flight_bytes += u64::from(entry.length);
                 self.flights.push_back(Flight { port: number, entry, sent: 0, held: false });
             }

@@ -1,0 +1,123 @@
+//! What a NIC does with a peer that plays the collector: one that makes no progress, one that sees frames twice, one that refuses.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell_contract::{HwNicEntry, NicFault};
+use doorbell_host::queue::Depth;
+use doorbell_nic::device::{Nic, NicCounts, NicError, NicOptions, Port};
+use doorbell_nic::poster::Poster;
+use doorbell_nic::wire::{Frame, Incoming, Kind};
+use rstest::rstest;
+
+const STREAM: u64 = 0xD00B;
+
+fn frame(kind: Kind, seq: u64) -> Vec<u8> {
+    let mut out = vec![];
+    Frame { kind, stream: STREAM, seq, body: &[] }.encode(&mut out);
+    out
+}
+
+/// Plays a collector by `play`, for each connection on a thread of its own that outlives the test. Returns its address.
+fn playing(play: impl Fn(usize, TcpStream) + Clone + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for (number, peer) in listener.incoming().map_while(Result::ok).enumerate() {
+            let play = play.clone();
+            thread::spawn(move || play(number, peer));
+        }
+    });
+    address
+}
+
+/// Gives each whole frame that comes to `each`, until the connection ends or `each` says `false`.
+fn frames(peer: &TcpStream, mut each: impl FnMut(&Frame<'_>) -> bool) {
+    let (mut incoming, mut reader) = (Incoming::default(), peer);
+    while incoming.fill(&mut reader).is_ok_and(|came| came != 0) {
+        while let Ok(Some(frame)) = incoming.frame() {
+            if !each(&frame) {
+                return;
+            }
+        }
+    }
+}
+
+fn start(address: &str, patience: Duration) -> (Nic, Poster, Port) {
+    let (poster, port) = Poster::new(Depth::new("depth", 8).unwrap(), 4096, 7).unwrap();
+    let mut options = NicOptions::new(address);
+    options.stream = STREAM;
+    options.patience = patience;
+    let again = Port { ring: port.ring.clone(), region: port.region.clone() };
+    (Nic::start(options, vec![port]).unwrap(), poster, again)
+}
+
+fn post(poster: &mut Poster, bytes: &[u8]) {
+    poster.post(HwNicEntry::default(), bytes).unwrap();
+}
+
+/// What a NIC ends with within `limit`: one that does not end fails the test instead of holding it up.
+fn ended(nic: Nic, limit: Duration) -> Result<NicCounts, NicError> {
+    let (tell, told) = std::sync::mpsc::channel();
+    thread::spawn(move || tell.send(nic.finish()));
+    told.recv_timeout(limit).expect("the NIC ends")
+}
+
+fn is_silent(mut peer: TcpStream) {
+    let _ = peer.write_all(&frame(Kind::Welcome, 0));
+    frames(&peer, |_| true);
+}
+
+/// Answers each frame, and has never stored anything.
+fn stores_nothing(mut peer: TcpStream) {
+    let _ = peer.write_all(&frame(Kind::Welcome, 0));
+    let reader = peer.try_clone().unwrap();
+    frames(&reader, |_| peer.write_all(&frame(Kind::Ack, 0)).is_ok());
+}
+
+fn trickles(mut peer: TcpStream, bytes: &[u8]) {
+    for byte in bytes {
+        if peer.write_all(&[*byte]).is_err() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(300));
+    }
+}
+
+/// N12: whatever a collector does that does not store an entry, the NIC waits for it no longer than its patience, which here is
+/// longer than any of the NIC's own times.
+#[rstest]
+#[case::silence_after_welcome(is_silent)]
+#[case::answers_without_progress(stores_nothing)]
+#[case::bytes_of_a_welcome(|peer| trickles(peer, &frame(Kind::Welcome, 0)))]
+#[case::bytes_after_welcome(|mut peer: TcpStream| {
+    let _ = peer.write_all(&frame(Kind::Welcome, 0));
+    trickles(peer, &frame(Kind::Ack, 0));
+})]
+#[case::ends_after_a_while(|mut peer: TcpStream| {
+    // As one whose disk takes long and fails then.
+    let _ = peer.write_all(&frame(Kind::Welcome, 0));
+    thread::sleep(Duration::from_millis(1300));
+})]
+fn n12_a_collector_without_progress_is_given_up(#[case] play: fn(TcpStream)) {
+    let address = playing(move |_, peer| play(peer));
+    let (nic, mut poster, _) = start(&address, Duration::from_millis(1500));
+    post(&mut poster, b"kept");
+    let begun = Instant::now();
+    let error = ended(nic, Duration::from_secs(12)).unwrap_err();
+    assert!(matches!(error, NicError::Unreachable { waiting: 1, .. }), "{error}");
+    assert!(begun.elapsed() > Duration::from_millis(1400), "{:?}", begun.elapsed());
+    assert_eq!((poster.completed(), poster.fault()), (0, Some(NicFault::Closed)));
+}
+
+/// N12: a NIC that has nothing to carry stays, as long as the collector answers.
+#[test]
+fn n12_an_idle_nic_stays() {
+    let address = playing(|_, peer| stores_nothing(peer));
+    let (nic, poster, _) = start(&address, Duration::from_millis(400));
+    thread::sleep(Duration::from_millis(1600));
+    assert!(!nic.has_ended() && poster.fault().is_none());
+    assert_eq!(ended(nic, Duration::from_secs(12)).unwrap().connections, 1);
+}
