@@ -408,9 +408,7 @@ impl Worker {
                 busy |= self.send();
                 if self.flights.is_empty() {
                     moved = Instant::now();
-                    let quiet = self.ports.iter().all(|port| port.fault.is_some() || port.late.is_none());
-                    // Asked before the rings were looked at for the last time.
-                    if stop.load(Ordering::Acquire) && !self.take() && quiet {
+                    if self.is_over(stop) {
                         return Ok(());
                     }
                 } else if moved.elapsed() > wait && written == self.out.len() {
@@ -534,6 +532,15 @@ impl Worker {
         Ok(())
     }
 
+    /// Whether the end was asked for and all that was rung for by then is completed.
+    fn is_over(&mut self, stop: &AtomicBool) -> bool {
+        // Asked before the rings are looked at for the last time, whose look says which slot is late.
+        stop.load(Ordering::Acquire)
+            && self.flights.is_empty()
+            && !self.take()
+            && self.ports.iter().all(|port| port.fault.is_some() || port.late.is_none())
+    }
+
     /// Takes entries from the rings in turn, as far as the window has room. Whether there was one.
     fn take(&mut self) -> bool {
         let mut took = false;
@@ -652,4 +659,32 @@ fn payload_is(entry: &HwNicEntry, region: &SharedMemory, words: &mut Vec<u32>) -
     }
     load(entry, region, words);
     if digest(words.iter().copied()) == entry.digest { Ok(()) } else { Err(NicFault::BadDigest) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::poster::Poster;
+    use crate::ring::send;
+    use doorbell_host::queue::Depth;
+
+    fn worker() -> (Worker, Poster) {
+        let (poster, port) = Poster::new(Depth::new("depth", 8).unwrap(), 4096, 7).unwrap();
+        (Worker::new(NicOptions::new("127.0.0.1:1"), vec![port], Arc::default()), poster)
+    }
+
+    /// N6: an entry that was rung for behind a slot that is not published yet is waited for, even if the last look is the first one
+    /// that finds it.
+    #[test]
+    fn n6_no_end_is_found_behind_an_unpublished_slot() {
+        let (mut worker, poster) = worker();
+        let stop = AtomicBool::new(true);
+        assert!(worker.is_over(&stop));
+        let slot = poster.agent().reserve().unwrap();
+        poster.agent().post(send(1, 0, 0)).unwrap();
+        assert!(!worker.is_over(&stop));
+        poster.agent().publish(slot, send(0, 0, 0));
+        assert!(!worker.is_over(&stop));
+        assert_eq!(worker.flights.len(), 2);
+    }
 }
