@@ -172,6 +172,9 @@ impl Nic {
 struct Flight {
     port: usize,
     entry: HwNicEntry,
+    /// Its payload's words as they were verified: the region is not read again, so that what its poster writes there too early
+    /// harms no frame.
+    words: Vec<u32>,
     /// Which sending the last one of it was; 0: none on this connection.
     sent: u64,
     /// The collector holds it.
@@ -220,7 +223,6 @@ struct Worker {
     unsent: u64,
     link: Link,
     out: Vec<u8>,
-    words: Vec<u32>,
     told: Arc<AtomicU64>,
     sums: NicCounts,
     /// When there was progress last (N12).
@@ -288,7 +290,6 @@ impl Worker {
             sendings: 0,
             unsent: 0,
             out: Vec::with_capacity(2 * OUT),
-            words: vec![],
             told,
             sums: NicCounts::default(),
             progress: Instant::now(),
@@ -577,17 +578,20 @@ impl Worker {
                 };
                 port.late = None;
                 let judged = judge(&entry, port.region.len() as u64);
-                if let Err(fault) = judged.and_then(|()| payload_is(&entry, &port.region, &mut self.words)) {
-                    port.fault = Some(fault);
-                    port.taker.put_back();
-                    break;
-                }
+                let words = match judged.and_then(|()| load(&entry, &port.region)) {
+                    Ok(words) => words,
+                    Err(fault) => {
+                        port.fault = Some(fault);
+                        port.taker.put_back();
+                        break;
+                    }
+                };
                 took = true;
                 if self.flights.is_empty() {
                     self.progress = Instant::now();
                 }
                 self.flight_bytes += u64::from(entry.length);
-                self.flights.push_back(Flight { port: number, entry, sent: 0, held: false });
+                self.flights.push_back(Flight { port: number, entry, words, sent: 0, held: false });
             }
             if port.fault.is_some() && !port.told && port.taker.outstanding() == 0 {
                 port.taker.stop(port.fault.unwrap_or(NicFault::Closed));
@@ -619,9 +623,7 @@ impl Worker {
             }
             self.sendings += 1;
             flight.sent = self.sendings;
-            let region = &self.ports[flight.port].region;
-            let (entry, words, stream) = (flight.entry, &mut self.words, self.options.stream);
-            load(&entry, region, words);
+            let (entry, words, stream) = (flight.entry, &flight.words, self.options.stream);
             self.link.pass(&mut self.out, |out| {
                 wire::encode(Kind::Data, stream, number, out, |out| {
                     out.extend_from_slice(bytes_of(&entry));
@@ -641,24 +643,18 @@ impl Worker {
     }
 }
 
-/// Reads the payload's words, the bytes behind its end as zeros.
-fn load(entry: &HwNicEntry, region: &SharedMemory, words: &mut Vec<u32>) {
-    words.resize(entry.length.div_ceil(4) as usize, 0);
-    if let Err(error) = region.load_u32s(entry.offset as usize, words) {
+/// Reads the payload's words, the bytes behind its end as zeros, and holds them against the digest that the poster made (N4).
+fn load(entry: &HwNicEntry, region: &SharedMemory) -> Result<Vec<u32>, NicFault> {
+    let mut words = vec![0; entry.length.div_ceil(4) as usize];
+    if let Err(error) = region.load_u32s(entry.offset as usize, &mut words) {
         unreachable!("an entry was held against its region: {error}");
     }
     if let (Some(last), rest @ 1..) = (words.last_mut(), entry.length % 4) {
         *last &= (1 << (8 * rest)) - 1;
     }
-}
-
-/// Holds the payload against the digest that its poster made (N4).
-fn payload_is(entry: &HwNicEntry, region: &SharedMemory, words: &mut Vec<u32>) -> Result<(), NicFault> {
-    if entry.flags & NicFlags::DIGEST.bits() == 0 {
-        return Ok(());
-    }
-    load(entry, region, words);
-    if digest(words.iter().copied()) == entry.digest { Ok(()) } else { Err(NicFault::BadDigest) }
+    let is_verified =
+        entry.flags & NicFlags::DIGEST.bits() == 0 || digest(words.iter().copied()) == entry.digest;
+    if is_verified { Ok(words) } else { Err(NicFault::BadDigest) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What a NIC does with a peer that plays the collector: one that makes no progress, one that sees frames twice, one that refuses.
 
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -120,4 +120,37 @@ fn n12_an_idle_nic_stays() {
     thread::sleep(Duration::from_millis(1600));
     assert!(!nic.has_ended() && poster.fault().is_none());
     assert_eq!(ended(nic, Duration::from_secs(12)).unwrap().connections, 1);
+}
+
+/// N4: what the NIC has verified is what it sends, each time, whatever becomes of the payload meanwhile.
+#[test]
+fn n4_a_payload_that_changes_after_it_was_taken_is_sent_as_it_was() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let address = playing(move |number, mut peer| {
+        let _ = peer.write_all(&frame(Kind::Welcome, 0));
+        let reader = peer.try_clone().unwrap();
+        frames(&reader, |frame| {
+            let is_data = frame.kind == Kind::Data;
+            if is_data {
+                tell.send(frame.body.to_vec()).unwrap();
+            }
+            !is_data
+        });
+        if number == 0 {
+            // The payload changes while the connection is down.
+            thread::sleep(Duration::from_millis(100));
+            let _ = peer.shutdown(Shutdown::Both);
+        } else {
+            let _ = peer.write_all(&frame(Kind::Ack, 1));
+            let _ = peer.read_to_end(&mut vec![]);
+        }
+    });
+    let (nic, mut poster, port) = start(&address, Duration::from_secs(10));
+    post(&mut poster, b"as it was");
+    let first = told.recv_timeout(Duration::from_secs(10)).unwrap();
+    port.region.store_u32s(0, &[0; 3]).unwrap();
+    let second = told.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert!(first[64..] == *b"as it was" && second == first);
+    ended(nic, Duration::from_secs(12)).unwrap();
+    assert_eq!((poster.completed(), poster.fault()), (1, Some(NicFault::Closed)));
 }
