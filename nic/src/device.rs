@@ -322,6 +322,9 @@ impl Worker {
                     Err(Broken::Connection(error)) => error,
                 },
             };
+            if self.is_over(stop) {
+                return Ok(());
+            }
             if self.progress.elapsed() > self.options.patience {
                 let NicOptions { collector, patience, .. } = &self.options;
                 let waiting = self.ports.iter().map(|port| port.taker.waiting()).sum();
@@ -403,15 +406,16 @@ impl Worker {
                     }
                 }
             }
+            // Without anything to carry the end needs no WELCOME.
+            if self.is_over(stop) {
+                return Ok(());
+            }
             // What goes.
             if welcome {
                 busy |= self.take();
                 busy |= self.send();
                 if self.flights.is_empty() {
                     moved = Instant::now();
-                    if self.is_over(stop) {
-                        return Ok(());
-                    }
                 } else if moved.elapsed() > wait && written == self.out.len() {
                     // Nothing is acknowledged: what is on its way may be lost, or the ACK.
                     let (base, begun) = (self.base, self.begun);

@@ -154,3 +154,27 @@ fn n4_a_payload_that_changes_after_it_was_taken_is_sent_as_it_was() {
     ended(nic, Duration::from_secs(12)).unwrap();
     assert_eq!((poster.completed(), poster.fault()), (1, Some(NicFault::Closed)));
 }
+
+/// N12: a NIC whose entries are all stored needs no collector to end.
+#[rstest]
+#[case::gone(|_| ())]
+#[case::silent(|peer: TcpStream| frames(&peer, |_| true))]
+fn n12_a_nic_ends_well_without_a_collector_when_all_is_stored(#[case] play: fn(TcpStream)) {
+    let address = playing(move |number, mut peer| {
+        if number > 0 {
+            return play(peer);
+        }
+        let _ = peer.write_all(&frame(Kind::Welcome, 0));
+        let reader = peer.try_clone().unwrap();
+        frames(&reader, |frame| frame.kind != Kind::Data);
+        let _ = peer.write_all(&frame(Kind::Ack, 1));
+    });
+    let (nic, mut poster, _) = start(&address, Duration::from_secs(20));
+    post(&mut poster, b"stored");
+    while poster.completed() == 0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(100));
+    let counts = ended(nic, Duration::from_secs(5)).unwrap();
+    assert_eq!((counts.completed, poster.fault()), (1, Some(NicFault::Closed)));
+}

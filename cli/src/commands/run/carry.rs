@@ -80,14 +80,14 @@ impl Carrier for NicCarrier {
 
 impl Drop for NicCarrier {
     fn drop(&mut self) {
-        // All that was posted has arrived, or why it has not was told.
-        if let Some(nic) = self.nic.take()
-            && let Ok(counts) = nic.finish()
-        {
-            output::note(format_args!(
+        match self.nic.take().map(Nic::finish) {
+            Some(Ok(counts)) => output::note(format_args!(
                 "{MODELLED} NIC: {} payloads with {} bytes carried, in {} frames",
                 counts.completed, counts.bytes, counts.frames
-            ));
+            )),
+            Some(Err(error)) => output::tell(format_args!("{MODELLED} NIC: {error}")),
+            // It has ended before, and why was told.
+            None => {}
         }
     }
 }
