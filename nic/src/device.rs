@@ -139,9 +139,7 @@ impl Nic {
         let thread = thread
             .spawn(move || {
                 let mut worker = Worker::new(options, ports, told);
-                let ended = worker.run(&asked);
-                worker.close();
-                ended.and_then(|()| worker.counts())
+                worker.run(&asked).and_then(|()| worker.counts())
             })
             .map_err(NicError::Start)?;
         Ok(Self { stop, completed, thread })
@@ -268,6 +266,15 @@ impl Idle {
     }
 }
 
+/// Stops the rings, so that nobody waits for a NIC that is not there, whatever it ended by.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        for port in self.ports.iter_mut().filter(|port| !port.told) {
+            port.taker.stop(port.fault.unwrap_or(NicFault::Closed));
+        }
+    }
+}
+
 impl Worker {
     fn new(options: NicOptions, ports: Vec<Port>, told: Arc<AtomicU64>) -> Self {
         let state = |Port { ring, region }| PortState {
@@ -301,14 +308,6 @@ impl Worker {
         match faults.next() {
             Some(first) => Err(NicError::Faults(1 + faults.count(), first)),
             None => Ok(NicCounts { link: self.link.counts, ..self.sums }),
-        }
-    }
-
-    /// Stops the rings, so that nobody waits for a NIC that is not there.
-    fn close(&mut self) {
-        for port in self.ports.iter_mut().filter(|port| !port.told) {
-            port.taker.stop(port.fault.unwrap_or(NicFault::Closed));
-            port.told = true;
         }
     }
 
@@ -686,5 +685,16 @@ mod tests {
         poster.agent().publish(slot, send(0, 0, 0));
         assert!(!worker.is_over(&stop));
         assert_eq!(worker.flights.len(), 2);
+    }
+
+    #[test]
+    fn n8_a_panic_stops_the_rings() {
+        let (worker, poster) = worker();
+        let panicked = thread::spawn(move || {
+            let _worker = worker;
+            panic!("as a bug would");
+        });
+        panicked.join().unwrap_err();
+        assert_eq!(poster.fault(), Some(NicFault::Closed));
     }
 }
