@@ -13,7 +13,7 @@ use doorbell_contract::{HwNicEntry, NicFlags};
 
 use crate::ring::{digest, words};
 use crate::store::{Store, StoreError};
-use crate::wire::{self, AHEAD, Frame, FrameError, Incoming, Kind};
+use crate::wire::{self, AHEAD, Frame, FrameError, Incoming, Kind, REASON_MAX};
 
 /// How a collector is set up.
 #[derive(Clone, Debug)]
@@ -227,7 +227,12 @@ impl Collector {
                 let counts = &self.shared.counts;
                 if counts.connections.load(Ordering::Relaxed) >= self.shared.options.connections {
                     counts.refused.fetch_add(1, Ordering::Relaxed);
-                    refused(peer, &Refusal::Protocol("as many connections as --connections allows are open"));
+                    let refusal = Refusal::Protocol("as many connections as --connections allows are open");
+                    // This thread waits for no peer: what does not fit into the socket is not told.
+                    if connection.set_nonblocking(true).is_ok() {
+                        tell(&connection, 0, &refusal);
+                    }
+                    refused(peer, &refusal);
                     continue;
                 }
                 counts.connections.fetch_add(1, Ordering::Relaxed);
@@ -235,6 +240,9 @@ impl Collector {
                 scope.spawn(move || {
                     let mut stream = None;
                     let ended = converse(shared, &connection, &mut stream);
+                    if let Err(refusal) = &ended {
+                        tell(&connection, stream.as_ref().map_or(0, |(number, ..)| *number), refusal);
+                    }
                     if let Some((number, id, own)) = stream {
                         leave(shared, number, id, &own);
                     }
@@ -249,6 +257,17 @@ impl Collector {
             }
         });
     }
+}
+
+/// Tells the peer why its connection ends, as far as it listens.
+fn tell(connection: &TcpStream, stream: u64, refusal: &Refusal) {
+    let reason = refusal.to_string();
+    let end = (0..=reason.len().min(REASON_MAX)).rev().find(|&end| reason.is_char_boundary(end)).unwrap_or(0);
+    let reason = &reason[..end];
+    let mut bytes = vec![];
+    Frame { kind: Kind::Refused, stream, seq: 0, body: reason.as_bytes() }.encode(&mut bytes);
+    let mut writer = connection;
+    let _ = writer.write_all(&bytes);
 }
 
 /// A stream's number, the connection's, and the stream.

@@ -14,7 +14,7 @@ use doorbell_host::SharedMemory;
 
 use crate::link::{Link, LinkCounts, Weather};
 use crate::ring::{Looked, SendRing, Taker, digest, judge};
-use crate::wire::{self, AHEAD, FrameError, Incoming, Kind};
+use crate::wire::{self, AHEAD, FrameError, Incoming, Kind, REASON_MAX};
 
 /// How a NIC is set up.
 #[derive(Clone, Debug)]
@@ -231,6 +231,8 @@ struct Worker {
 enum Broken {
     /// Another one may do.
     Connection(String),
+    /// Nothing came of it for as long as the NIC's patience is.
+    Patience(&'static str),
     /// None will.
     For(NicError),
 }
@@ -249,6 +251,12 @@ impl From<FrameError> for Broken {
 
 fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+}
+
+/// Why a collector refuses, as it says: one line of text, whatever bytes it sent.
+fn reason(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(REASON_MAX)]);
+    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
 
 /// Waits longer the longer nothing happens: an idle NIC notices a bell up to 200 µs late.
@@ -312,13 +320,19 @@ impl Worker {
     }
 
     fn run(&mut self, stop: &AtomicBool) -> Result<(), NicError> {
+        let mut last: Option<String> = None;
         loop {
+            let before = self.base;
             let error = match self.connect() {
                 Err(error) => error.to_string(),
                 Ok(connection) => match self.serve(&connection, stop) {
                     Ok(()) => return Ok(()),
                     Err(Broken::For(error)) => return Err(error),
                     Err(Broken::Connection(error)) => error,
+                    // Why the connections before ended says more, such as that they were refused.
+                    Err(Broken::Patience(waited)) => {
+                        last.filter(|_| self.base == before).unwrap_or_else(|| waited.into())
+                    }
                 },
             };
             if self.is_over(stop) {
@@ -334,6 +348,7 @@ impl Worker {
                     waiting,
                 });
             }
+            last = Some(error);
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -364,17 +379,30 @@ impl Worker {
         let mut welcome = false;
         let (mut moved, mut pinged) = (Instant::now(), Instant::now());
         let mut wait = AGAIN.0;
+        // A connection that takes nothing more may have brought why.
+        let mut closed: Option<io::Error> = None;
         loop {
             let mut busy = false;
             // What came.
             let mut reader = connection;
             match incoming.fill(&mut reader) {
-                Ok(0) => return Err(Broken::Connection("the collector ended the connection".into())),
+                Ok(0) => {
+                    let error = closed.map(|error| error.to_string());
+                    return Err(Broken::Connection(
+                        error.unwrap_or_else(|| "the collector ended the connection".into()),
+                    ));
+                }
                 Ok(_) => busy = true,
                 Err(error) if would_block(&error) => {}
                 Err(error) => return Err(error.into()),
             }
             while let Some(frame) = incoming.frame()? {
+                if frame.kind == Kind::Refused {
+                    return Err(Broken::Connection(format!(
+                        "the collector refused it: {}",
+                        reason(frame.body)
+                    )));
+                }
                 if frame.stream != stream {
                     return Err(Broken::Connection("a frame of another stream".into()));
                 }
@@ -430,16 +458,16 @@ impl Worker {
                     wire::encode(Kind::Ping, stream, self.base, &mut self.out, |_| {});
                 }
             }
-            while written < self.out.len() {
+            while written < self.out.len() && closed.is_none() {
                 let mut writer = connection;
                 match writer.write(&self.out[written..]) {
-                    Ok(0) => return Err(Broken::Connection("the collector takes nothing more".into())),
+                    Ok(0) => closed = Some(io::ErrorKind::WriteZero.into()),
                     Ok(count) => {
                         written += count;
                         busy = true;
                     }
                     Err(error) if would_block(&error) => break,
-                    Err(error) => return Err(error.into()),
+                    Err(error) => closed = Some(error),
                 }
             }
             if written == self.out.len() {
@@ -452,7 +480,7 @@ impl Worker {
             if self.progress.elapsed() > self.options.patience {
                 let error =
                     if welcome { "it answers with nothing that was stored" } else { "it does not answer" };
-                return Err(Broken::Connection(error.into()));
+                return Err(Broken::Patience(error));
             }
             if busy {
                 idle = Idle::default();

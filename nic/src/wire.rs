@@ -12,6 +12,8 @@ pub const HEAD: usize = 32;
 pub const BODY_MAX: usize = 64 + NIC_LENGTH_MAX as usize;
 /// Frames beyond the next one that a collector may hold, and that an ACK tells of.
 pub const AHEAD: u64 = 1024;
+/// Bytes of the reason in a frame that refuses, at most.
+pub const REASON_MAX: usize = 1024;
 
 /// What a frame says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +29,13 @@ pub enum Kind {
     Ack = 4,
     /// NIC: asks for an ACK.
     Ping = 5,
+    /// Collector: ends the connection; the body says why, in UTF-8.
+    Refused = 6,
 }
 
 impl Kind {
     fn of(code: u8) -> Option<Self> {
-        [Self::Hello, Self::Welcome, Self::Data, Self::Ack, Self::Ping]
+        [Self::Hello, Self::Welcome, Self::Data, Self::Ack, Self::Ping, Self::Refused]
             .into_iter()
             .find(|kind| *kind as u8 == code)
     }

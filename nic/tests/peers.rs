@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use doorbell_contract::{HwNicEntry, NicFault};
 use doorbell_host::queue::Depth;
+use doorbell_nic::collector::{Collector, CollectorOptions};
 use doorbell_nic::device::{Nic, NicCounts, NicError, NicOptions, Port};
 use doorbell_nic::poster::Poster;
+use doorbell_nic::store::path_of;
 use doorbell_nic::wire::{Frame, Incoming, Kind};
 use rstest::rstest;
 
@@ -177,4 +179,42 @@ fn n12_a_nic_ends_well_without_a_collector_when_all_is_stored(#[case] play: fn(T
     thread::sleep(Duration::from_millis(100));
     let counts = ended(nic, Duration::from_secs(5)).unwrap();
     assert_eq!((counts.completed, poster.fault()), (1, Some(NicFault::Closed)));
+}
+
+/// N12: why a collector refuses a NIC reaches the NIC's error.
+#[test]
+fn n12_a_nic_tells_why_it_was_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(path_of(directory.path(), STREAM), [7; 100]).unwrap();
+    let collector = Collector::bind("127.0.0.1:0", directory.path(), CollectorOptions::default()).unwrap();
+    let (address, handle) = (collector.address().unwrap().to_string(), collector.handle());
+    let serving = thread::spawn(move || collector.serve(|_, _| ()));
+    let (nic, mut poster, _) = start(&address, Duration::from_millis(300));
+    post(&mut poster, b"kept");
+    let error = ended(nic, Duration::from_secs(12)).unwrap_err().to_string();
+    handle.stop();
+    serving.join().unwrap();
+    assert!(
+        error.contains("the collector refused it: ") && error.contains("is no file of version"),
+        "{error}"
+    );
+}
+
+/// N12: the reason is read although the connection takes nothing more, and it is text.
+#[test]
+fn n12_a_reason_is_read_behind_what_the_collector_did_not_take() {
+    let address = playing(|_, mut peer| {
+        let _ = peer.write_all(&frame(Kind::Welcome, 0));
+        thread::sleep(Duration::from_millis(100));
+        let mut bytes = vec![];
+        Frame { kind: Kind::Refused, stream: 0, seq: 0, body: b"no\x1b[2J\xFF\nroom" }.encode(&mut bytes);
+        // The bytes of the NIC that nobody reads reset the connection behind the reason.
+        let _ = peer.write_all(&bytes);
+    });
+    let (nic, mut poster, _) = start(&address, Duration::from_millis(400));
+    for _ in 0..4 {
+        post(&mut poster, &[1; 1000]);
+    }
+    let error = ended(nic, Duration::from_secs(12)).unwrap_err().to_string();
+    assert!(error.contains("the collector refused it: no [2J\u{FFFD} room"), "{error}");
 }
