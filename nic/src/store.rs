@@ -87,6 +87,11 @@ fn head(stream: u64) -> [u8; FILE_HEAD] {
     head
 }
 
+/// Whether these bytes may be what a collector that was killed in the head of a file has left.
+fn is_begun(bytes: &[u8], stream: u64) -> bool {
+    head(stream).starts_with(bytes) || bytes.iter().all(|&byte| byte == 0)
+}
+
 fn record_head(length: u32, crc: u32, number: u64) -> [u8; RECORD_HEAD] {
     let mut head = [0; RECORD_HEAD];
     head[..4].copy_from_slice(&length.to_le_bytes());
@@ -127,7 +132,16 @@ impl Records {
         let mut found = [0; FILE_HEAD];
         file.seek(SeekFrom::Start(0)).map_err(io)?;
         if size < FILE_HEAD as u64 {
-            return Err(StoreError::Foreign { path: path.to_owned() });
+            // A collector that was killed while it began the file. Its name has the stream.
+            let name = path.file_stem().and_then(|name| name.to_str());
+            let named = name.and_then(|name| u64::from_str_radix(name, 16).ok());
+            let mut begun = vec![];
+            (&file).take(FILE_HEAD as u64).read_to_end(&mut begun).map_err(io)?;
+            let Some(stream) = named.filter(|&stream| is_begun(&begun, stream)) else {
+                return Err(StoreError::Foreign { path: path.to_owned() });
+            };
+            let file = BufReader::new(file);
+            return Ok(Self { path: path.to_owned(), file, size, offset: 0, number: 0, stream, over: true });
         }
         file.read_exact(&mut found).map_err(io)?;
         let stream = u64_at(&found, 16);
@@ -247,8 +261,8 @@ impl Store {
         let mut next = 0;
         if size < FILE_HEAD as u64 {
             let mut begun = vec![];
-            file.read_to_end(&mut begun).map_err(io)?;
-            if !head(stream).starts_with(&begun) && begun.iter().any(|&byte| byte != 0) {
+            (&file).take(FILE_HEAD as u64).read_to_end(&mut begun).map_err(io)?;
+            if !is_begun(&begun, stream) {
                 return Err(StoreError::Foreign { path });
             }
             file.set_len(0).map_err(io)?;
@@ -335,8 +349,13 @@ mod tests {
         let mut numbers = vec![];
         for cut in 0..=whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
+            // Whoever only reads finds the same.
+            let mut records = Records::open(&path).unwrap();
+            let seen = std::iter::from_fn(|| records.read().unwrap()).count() as u64;
+            assert_eq!(records.stream(), 7);
             let mut store = Store::open(directory.path(), 7, false).unwrap();
             numbers.push(store.next());
+            assert_eq!(seen, store.next(), "cut at {cut}");
             for k in store.next()..6 {
                 let payload = vec![k as u8; (5 * k % 23) as usize];
                 store.append(&body(&HwNicEntry { user_data: k, ..HwNicEntry::default() }, &payload));
