@@ -124,6 +124,8 @@ pub enum Refusal {
 #[derive(Debug)]
 struct Stream {
     store: Store,
+    /// Records and bytes of payloads that are appended and not stored.
+    appended: (u64, u64),
     /// Frames that came early, by number: entry and payload.
     held: BTreeMap<u64, Vec<u8>>,
     held_bytes: usize,
@@ -413,7 +415,8 @@ fn find(shared: &Shared, number: u64) -> Result<Arc<Mutex<Stream>>, Refusal> {
         }
     }
     let store = Store::open(&shared.directory, number, shared.options.sync)?;
-    let stream = Stream { store, held: BTreeMap::new(), held_bytes: 0, owner: 0, connection: None };
+    let stream =
+        Stream { store, appended: (0, 0), held: BTreeMap::new(), held_bytes: 0, owner: 0, connection: None };
     let stream = Arc::new(Mutex::new(stream));
     streams.insert(number, stream.clone());
     Ok(stream)
@@ -421,9 +424,17 @@ fn find(shared: &Shared, number: u64) -> Result<Arc<Mutex<Stream>>, Refusal> {
 
 /// Stores what was appended.
 fn stored(shared: &Shared, number: u64, stream: &mut Stream) -> Result<(), Refusal> {
-    let stored = stream.store.commit().map_err(Refusal::from);
+    let stored = commit(shared, stream).map_err(Refusal::from);
     forget_failed(shared, number, &stored);
     stored
+}
+
+fn commit(shared: &Shared, stream: &mut Stream) -> Result<(), StoreError> {
+    let (records, bytes) = std::mem::take(&mut stream.appended);
+    stream.store.commit()?;
+    shared.counts.records.fetch_add(records, Ordering::Relaxed);
+    shared.counts.bytes.fetch_add(bytes, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Forgets a stream whose file failed: what it would acknowledge is not there. Opened again, its file says what is.
@@ -466,9 +477,9 @@ fn take(shared: &Shared, stream: &mut Stream, seq: u64, body: &[u8]) -> Result<(
     }
     let store = |stream: &mut Stream, body: &[u8]| {
         stream.store.append(body);
-        counts.records.fetch_add(1, Ordering::Relaxed);
-        counts.bytes.fetch_add(body.len() as u64 - 64, Ordering::Relaxed);
-        if stream.store.waiting() >= GROUP { stream.store.commit() } else { Ok(()) }
+        stream.appended.0 += 1;
+        stream.appended.1 += body.len() as u64 - 64;
+        if stream.store.waiting() >= GROUP { commit(shared, stream) } else { Ok(()) }
     };
     store(stream, body)?;
     while let Some(body) = stream.held.remove(&stream.store.next()) {

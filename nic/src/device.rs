@@ -508,14 +508,11 @@ impl Worker {
 
     /// All below `next` are stored: completes them.
     fn advance(&mut self, next: u64) -> Result<(), Broken> {
-        let count = next.saturating_sub(self.base);
-        if count > self.flights.len() as u64 {
-            let said = format!(
-                "the collector acknowledges {next}, and {} were sent",
-                self.base + self.flights.len() as u64
-            );
+        if next > self.unsent {
+            let said = format!("the collector acknowledges {next}, and {} were sent", self.unsent);
             return Err(Broken::Connection(said));
         }
+        let count = next.saturating_sub(self.base);
         for flight in self.flights.drain(..count as usize) {
             self.ports[flight.port].taker.complete(1);
             self.flight_bytes -= u64::from(flight.entry.length);
@@ -713,6 +710,22 @@ mod tests {
         poster.agent().publish(slot, send(0, 0, 0));
         assert!(!worker.is_over(&stop));
         assert_eq!(worker.flights.len(), 2);
+    }
+
+    /// N10: nobody has stored what was never sent.
+    #[test]
+    fn n10_an_acknowledgement_of_what_was_not_sent_completes_nothing() {
+        let (mut worker, poster) = worker();
+        for k in 0..3 {
+            poster.agent().post(send(k, 0, 0)).unwrap();
+        }
+        assert!(worker.welcomed(0).is_ok() && worker.take() && worker.send());
+        poster.agent().post(send(3, 0, 0)).unwrap();
+        assert!(worker.take());
+        assert!(worker.acknowledged(4, &[]).is_err() && worker.welcomed(4).is_err());
+        assert_eq!(poster.agent().ring().completed(), 0);
+        assert!(worker.acknowledged(3, &[]).is_ok());
+        assert_eq!(poster.agent().ring().completed(), 3);
     }
 
     #[test]

@@ -72,6 +72,12 @@ pub enum FrameError {
     /// No such kind.
     #[error("a frame of kind {0}, which this version does not have")]
     Kind(u8),
+    /// A bit is set that this version does not have.
+    #[error("a frame whose reserved word is {0:#06x} instead of 0")]
+    Reserved(u16),
+    /// A body where none belongs.
+    #[error("a {0:?} frame with a body of {1} bytes, which has none")]
+    Body(Kind, u32),
     /// Too long.
     #[error("a frame with a body of {0} bytes; at most {BODY_MAX} are taken")]
     Length(u32),
@@ -138,6 +144,13 @@ pub fn decode(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, FrameError> {
     let length = u32_at(head, 8);
     if length as usize > BODY_MAX {
         return Err(FrameError::Length(length));
+    }
+    let reserved = u16::from_le_bytes([head[6], head[7]]);
+    if reserved != 0 {
+        return Err(FrameError::Reserved(reserved));
+    }
+    if length != 0 && matches!(kind, Kind::Hello | Kind::Welcome | Kind::Ping) {
+        return Err(FrameError::Body(kind, length));
     }
     let end = HEAD + length as usize;
     let Some(body) = bytes.get(HEAD..end) else { return Ok(None) };
@@ -242,5 +255,20 @@ mod tests {
         assert_eq!(decode(&bytes), Err(FrameError::Length(u32::MAX)));
         bytes[5] = 9;
         assert_eq!(decode(&bytes), Err(FrameError::Version(9)));
+    }
+
+    #[test]
+    fn n9_what_this_version_does_not_have_is_refused() {
+        let mut bytes = vec![];
+        encode(Kind::Data, 1, 2, &mut bytes, |_| ());
+        bytes[7] = 1;
+        bytes[12..16].fill(0);
+        let crc = crc32c::crc32c(&bytes);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(decode(&bytes), Err(FrameError::Reserved(0x100)));
+        for kind in [Kind::Hello, Kind::Welcome, Kind::Ping] {
+            let bytes = bytes_of(&Frame { kind, stream: 1, seq: 2, body: &[0] });
+            assert_eq!(decode(&bytes), Err(FrameError::Body(kind, 1)));
+        }
     }
 }
