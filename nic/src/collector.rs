@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use doorbell_contract::{HwNicEntry, NicFlags};
 
 use crate::ring::{digest, words};
-use crate::store::{Store, StoreError};
+use crate::store::{Mark, Store, StoreError};
 use crate::wire::{self, AHEAD, Frame, FrameError, Incoming, Kind, REASON_MAX};
 
 /// How a collector is set up.
@@ -121,9 +121,12 @@ pub enum Refusal {
 }
 
 /// A stream as the collector has it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Stream {
-    store: Store,
+    /// Its file, while a connection has it.
+    store: Option<Store>,
+    /// How far the file was written when it was closed.
+    mark: Option<Mark>,
     /// Records and bytes of payloads that are appended and not stored.
     appended: (u64, u64),
     /// Frames that came early, by number: entry and payload.
@@ -245,8 +248,8 @@ impl Collector {
                     if let Err(refusal) = &ended {
                         tell(&connection, stream.as_ref().map_or(0, |(number, ..)| *number), refusal);
                     }
-                    if let Some((number, id, own)) = stream {
-                        leave(shared, number, id, &own);
+                    if let Some((_, id, own)) = stream {
+                        leave(id, &own);
                     }
                     // The peer learns that it is over even where another handle of the socket lives on.
                     let _ = connection.shutdown(Shutdown::Both);
@@ -276,14 +279,50 @@ fn tell(connection: &TcpStream, stream: u64, refusal: &Refusal) {
 type Owned = (u64, u64, Arc<Mutex<Stream>>);
 
 /// Lets go of a stream whose connection has ended, if no other one has taken it over: what it held is sent again, and its file is
-/// closed. So memory and files are as many as there are connections.
-fn leave(shared: &Shared, number: u64, id: u64, own: &Arc<Mutex<Stream>>) {
-    // One lock at a time: `forget_failed` takes them in the other order.
-    let is_own = lock(own).owner == id;
-    let mut streams = lock(&shared.streams);
-    // What was appended and not written was acknowledged to nobody.
-    if is_own && streams.get(&number).is_some_and(|found| Arc::ptr_eq(found, own)) {
-        streams.remove(&number);
+/// closed. So payloads and open files are as many as there are connections.
+fn leave(id: u64, own: &Mutex<Stream>) {
+    let mut own = lock(own);
+    if own.owner == id {
+        own.close();
+    }
+}
+
+impl Stream {
+    /// Closes the file. What was appended and not written was acknowledged to nobody. A file whose write failed says what it has
+    /// when it is read again.
+    fn close(&mut self) {
+        let mark = self.store.take().and_then(|store| store.mark());
+        *self = Self { mark, owner: self.owner, ..Self::default() };
+    }
+
+    /// Number of the next record.
+    fn next(&self) -> u64 {
+        self.store.as_ref().map_or(0, Store::next)
+    }
+
+    /// Closes a file that failed: what it would acknowledge is not there. Opened again, it says what is.
+    fn keep<T>(&mut self, with: impl FnOnce(&mut Self) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        let done = with(self);
+        if let Err(Refusal::Store(_)) = done {
+            self.close();
+        }
+        done
+    }
+
+    /// Its file, which is opened if it is not: a file that this collector closed is not read again.
+    fn open(&mut self, shared: &Shared, number: u64) -> Result<&mut Store, StoreError> {
+        let (directory, sync) = (&shared.directory, shared.options.sync);
+        if self.store.is_none() {
+            let reopened = match self.mark.take() {
+                Some(mark) => Store::reopen(directory, number, sync, mark)?,
+                None => None,
+            };
+            self.store = Some(match reopened {
+                Some(store) => store,
+                None => Store::open(directory, number, sync)?,
+            });
+        }
+        Ok(self.store.as_mut().expect("it was opened"))
     }
 }
 
@@ -334,13 +373,14 @@ fn converse(shared: &Shared, connection: &TcpStream, stream: &mut Option<Owned>)
             }
             let (_, _, found) = stream.insert((number, id, find(shared, number)?));
             let mut own = lock(found);
-            // A connection before may have ended with something appended: a WELCOME acknowledges as an ACK does.
-            stored(shared, number, &mut own)?;
+            own.open(shared, number)?;
+            // The connection before may have appended something: a WELCOME acknowledges as an ACK does.
+            own.keep(|own| Ok(commit(shared, own)?))?;
             if let Some(former) = own.connection.replace(connection.try_clone()?) {
                 let _ = former.shutdown(Shutdown::Both);
             }
             own.owner = id;
-            let next = own.store.next();
+            let next = own.next();
             drop(own);
             answer.clear();
             wire::encode(Kind::Welcome, number, next, &mut answer, |_| {});
@@ -355,7 +395,7 @@ fn converse(shared: &Shared, connection: &TcpStream, stream: &mut Option<Owned>)
         }
         let Some((number, _, own)) = &*stream else { continue };
         let mut own = lock(own);
-        if own.owner != id {
+        if own.owner != id || own.store.is_none() {
             // The NIC has come back by another connection.
             return Ok(());
         }
@@ -367,9 +407,7 @@ fn converse(shared: &Shared, connection: &TcpStream, stream: &mut Option<Owned>)
             }
             match frame.kind {
                 Kind::Data => {
-                    let taken = take(shared, &mut own, frame.seq, frame.body);
-                    forget_failed(shared, *number, &taken);
-                    taken?;
+                    own.keep(|own| take(shared, own, frame.seq, frame.body))?;
                 }
                 Kind::Ping => {}
                 _ => return Err(Refusal::Protocol("a frame that only a collector sends, or a second HELLO")),
@@ -383,8 +421,8 @@ fn converse(shared: &Shared, connection: &TcpStream, stream: &mut Option<Owned>)
         }
         heard = Instant::now();
         // Stored, then acknowledged (N10).
-        stored(shared, *number, &mut own)?;
-        let next = own.store.next();
+        own.keep(|own| Ok(commit(shared, own)?))?;
+        let next = own.next();
         answer.clear();
         wire::encode(Kind::Ack, *number, next, &mut answer, |out| {
             let start = out.len();
@@ -400,48 +438,33 @@ fn converse(shared: &Shared, connection: &TcpStream, stream: &mut Option<Owned>)
     }
 }
 
-/// The stream, which is opened if it is not.
+/// The stream. Its file is there then, and not open: to open it may take as long as to read it, and other streams do not wait.
 fn find(shared: &Shared, number: u64) -> Result<Arc<Mutex<Stream>>, Refusal> {
     let mut streams = lock(&shared.streams);
     if let Some(found) = streams.get(&number) {
         return Ok(found.clone());
     }
     let path = crate::store::path_of(&shared.directory, number);
-    let most = shared.options.streams;
     if !path.exists() {
         let files = std::fs::read_dir(&shared.directory)?.count();
-        if files >= most {
+        if files >= shared.options.streams {
             return Err(Refusal::Streams(files));
         }
+        // Counted from here on.
+        std::fs::File::create_new(path)?;
     }
-    let store = Store::open(&shared.directory, number, shared.options.sync)?;
-    let stream =
-        Stream { store, appended: (0, 0), held: BTreeMap::new(), held_bytes: 0, owner: 0, connection: None };
-    let stream = Arc::new(Mutex::new(stream));
-    streams.insert(number, stream.clone());
-    Ok(stream)
+    Ok(streams.entry(number).or_default().clone())
 }
 
 /// Stores what was appended.
-fn stored(shared: &Shared, number: u64, stream: &mut Stream) -> Result<(), Refusal> {
-    let stored = commit(shared, stream).map_err(Refusal::from);
-    forget_failed(shared, number, &stored);
-    stored
-}
-
 fn commit(shared: &Shared, stream: &mut Stream) -> Result<(), StoreError> {
     let (records, bytes) = std::mem::take(&mut stream.appended);
-    stream.store.commit()?;
+    if let Some(store) = &mut stream.store {
+        store.commit()?;
+    }
     shared.counts.records.fetch_add(records, Ordering::Relaxed);
     shared.counts.bytes.fetch_add(bytes, Ordering::Relaxed);
     Ok(())
-}
-
-/// Forgets a stream whose file failed: what it would acknowledge is not there. Opened again, its file says what is.
-fn forget_failed<T>(shared: &Shared, number: u64, result: &Result<T, Refusal>) {
-    if let Err(Refusal::Store(_)) = result {
-        lock(&shared.streams).remove(&number);
-    }
 }
 
 /// Bytes after which what was appended is stored, in the middle of what came.
@@ -458,7 +481,7 @@ fn take(shared: &Shared, stream: &mut Stream, seq: u64, body: &[u8]) -> Result<(
     if entry.length as usize != payload.len() {
         return Err(Refusal::Protocol("a DATA frame whose entry has another length than its payload"));
     }
-    let next = stream.store.next();
+    let next = stream.next();
     if seq < next || stream.held.contains_key(&seq) {
         counts.doubles.fetch_add(1, Ordering::Relaxed);
         return Ok(());
@@ -476,13 +499,14 @@ fn take(shared: &Shared, stream: &mut Stream, seq: u64, body: &[u8]) -> Result<(
         return Ok(());
     }
     let store = |stream: &mut Stream, body: &[u8]| {
-        stream.store.append(body);
+        let Some(file) = &mut stream.store else { return Ok(()) };
+        file.append(body);
         stream.appended.0 += 1;
         stream.appended.1 += body.len() as u64 - 64;
-        if stream.store.waiting() >= GROUP { commit(shared, stream) } else { Ok(()) }
+        if file.waiting() >= GROUP { commit(shared, stream) } else { Ok(()) }
     };
     store(stream, body)?;
-    while let Some(body) = stream.held.remove(&stream.store.next()) {
+    while let Some(body) = stream.held.remove(&stream.next()) {
         stream.held_bytes -= body.len();
         store(stream, &body)?;
     }

@@ -227,6 +227,15 @@ impl Records {
     }
 }
 
+/// How far a file was written by a collector that has closed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Number of the first record that it does not have.
+    pub next: u64,
+    /// How long it is.
+    pub length: u64,
+}
+
 /// A stream's file, to append to.
 #[derive(Debug)]
 pub struct Store {
@@ -236,6 +245,8 @@ pub struct Store {
     /// Appended and not written.
     group: Vec<u8>,
     next: u64,
+    /// Number of the first record that is not stored, and where it will begin.
+    mark: Mark,
     /// Why nothing more is taken: what a write that failed has left is not known.
     failed: bool,
 }
@@ -247,18 +258,11 @@ impl Store {
     /// # Errors
     /// As [`Records::read`], and `Locked`.
     pub fn open(directory: &Path, stream: u64, sync: bool) -> Result<Self, StoreError> {
-        let path = path_of(directory, stream);
+        let (path, mut file) = locked(directory, stream)?;
         let io = |error| StoreError::Io { path: path.clone(), error };
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(std::fs::TryLockError::WouldBlock) => return Err(StoreError::Locked { path }),
-            Err(std::fs::TryLockError::Error(error)) => return Err(io(error)),
-        }
         // A file is killed in its head, too; nothing was acknowledged then.
         let size = file.metadata().map_err(io)?.len();
-        let mut next = 0;
+        let (mut next, mut length) = (0, FILE_HEAD as u64);
         if size < FILE_HEAD as u64 {
             let mut begun = vec![];
             (&file).take(FILE_HEAD as u64).read_to_end(&mut begun).map_err(io)?;
@@ -275,15 +279,34 @@ impl Store {
             }
             while records.read()?.is_some() {}
             next = records.number;
-            file.set_len(records.end()).map_err(io)?;
-            file.seek(SeekFrom::Start(records.end())).map_err(io)?;
+            length = records.end();
+            file.set_len(length).map_err(io)?;
+            file.seek(SeekFrom::Start(length)).map_err(io)?;
         }
         if sync {
             file.sync_all().map_err(io)?;
             // The name of a new file is the directory's.
             File::open(directory).and_then(|directory| directory.sync_all()).map_err(io)?;
         }
-        Ok(Self { path, file, sync, group: vec![], next, failed: false })
+        Ok(Self { path, file, sync, group: vec![], next, mark: Mark { next, length }, failed: false })
+    }
+
+    /// Opens the file that this process closed at `mark`, without reading it. `None` if it is not as long as that: it is read then.
+    ///
+    /// # Errors
+    /// `Io`, or `Locked`.
+    pub fn reopen(directory: &Path, stream: u64, sync: bool, mark: Mark) -> Result<Option<Self>, StoreError> {
+        let (path, mut file) = locked(directory, stream)?;
+        let io = |error| StoreError::Io { path: path.clone(), error };
+        if file.seek(SeekFrom::End(0)).map_err(io)? != mark.length {
+            return Ok(None);
+        }
+        Ok(Some(Self { path, file, sync, group: vec![], next: mark.next, mark, failed: false }))
+    }
+
+    /// How far it is stored; `None` if a write failed, so that nobody knows.
+    pub fn mark(&self) -> Option<Mark> {
+        (!self.failed).then_some(self.mark)
     }
 
     /// Number of the next record.
@@ -311,13 +334,29 @@ impl Store {
     /// `Io`. The file takes nothing more then; opened again, it has what was stored.
     pub fn commit(&mut self) -> Result<(), StoreError> {
         let refused = || io::Error::other("an earlier write to it failed");
-        let Self { path, file, group, sync, failed, .. } = self;
+        let Self { path, file, group, sync, failed, next, mark } = self;
         let written = if *failed { Err(refused()) } else { file.write_all(group) };
         let stored =
             written.and_then(|()| if *sync && !group.is_empty() { file.sync_data() } else { Ok(()) });
         *failed |= stored.is_err();
+        *mark = Mark { next: *next, length: mark.length + group.len() as u64 };
         group.clear();
         stored.map_err(|error| StoreError::Io { path: path.clone(), error })
+    }
+}
+
+/// The file of `stream` in `directory`, made if it is not there, for this process only.
+fn locked(directory: &Path, stream: u64) -> Result<(PathBuf, File), StoreError> {
+    let path = path_of(directory, stream);
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) => return Err(StoreError::Io { path, error }),
+    };
+    match file.try_lock() {
+        Ok(()) => Ok((path, file)),
+        Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::Locked { path }),
+        Err(std::fs::TryLockError::Error(error)) => Err(StoreError::Io { path, error }),
     }
 }
 
@@ -407,5 +446,27 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let _held = Store::open(directory.path(), 7, false).unwrap();
         assert!(matches!(Store::open(directory.path(), 7, false), Err(StoreError::Locked { .. })));
+    }
+
+    #[test]
+    fn n11_a_file_that_was_closed_is_opened_at_its_mark() {
+        let directory = tempfile::tempdir().unwrap();
+        let whole = filled(directory.path(), 4);
+        let mut store = Store::open(directory.path(), 7, false).unwrap();
+        let before = store.mark().unwrap();
+        assert_eq!(before, Mark { next: 4, length: whole.len() as u64 });
+        store.append(&body(&HwNicEntry::default(), b"fifth"));
+        assert_eq!(store.mark(), Some(before), "it is not stored yet");
+        store.commit().unwrap();
+        let mark = store.mark().unwrap();
+        assert_eq!(mark.next, 5);
+        assert!(matches!(Store::reopen(directory.path(), 7, false, mark), Err(StoreError::Locked { .. })));
+        drop(store);
+        assert!(Store::reopen(directory.path(), 7, false, before).unwrap().is_none(), "it has grown");
+        let mut store = Store::reopen(directory.path(), 7, false, mark).unwrap().unwrap();
+        store.append(&body(&HwNicEntry::default(), b"sixth"));
+        store.commit().unwrap();
+        drop(store);
+        assert_eq!(Store::open(directory.path(), 7, false).unwrap().next(), 6);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -217,4 +218,77 @@ fn n12_a_reason_is_read_behind_what_the_collector_did_not_take() {
     }
     let error = ended(nic, Duration::from_secs(12)).unwrap_err().to_string();
     assert!(error.contains("the collector refused it: no [2J\u{FFFD} room"), "{error}");
+}
+
+/// The answer of a collector to the HELLO of `stream`.
+fn hello(address: &str, stream: u64) -> (TcpStream, Kind, u64) {
+    let peer = TcpStream::connect(address).unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut bytes = vec![];
+    Frame { kind: Kind::Hello, stream, seq: 0, body: &[] }.encode(&mut bytes);
+    (&peer).write_all(&bytes).unwrap();
+    let answer = answer(&peer);
+    (peer, answer.0, answer.1)
+}
+
+fn answer(peer: &TcpStream) -> (Kind, u64) {
+    let mut found = None;
+    frames(peer, |frame| {
+        found = Some((frame.kind, frame.seq));
+        false
+    });
+    found.expect("the collector answers")
+}
+
+fn collecting(directory: &Path, options: CollectorOptions, run: impl FnOnce(&str)) {
+    let collector = Collector::bind("127.0.0.1:0", directory, options).unwrap();
+    let (address, handle) = (collector.address().unwrap().to_string(), collector.handle());
+    let serving = thread::spawn(move || collector.serve(|_, _| ()));
+    run(&address);
+    handle.stop();
+    serving.join().unwrap();
+}
+
+/// N11: a NIC that comes back waits for no file to be read, however long the file is.
+#[test]
+fn n11_a_stream_goes_on_where_its_file_was_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    collecting(directory.path(), CollectorOptions::default(), |address| {
+        for next in 0..3 {
+            let (mut peer, kind, seq) = hello(address, STREAM);
+            assert_eq!((kind, seq), (Kind::Welcome, next));
+            let mut bytes = vec![];
+            Frame { kind: Kind::Data, stream: STREAM, seq: next, body: &[0; 64] }.encode(&mut bytes);
+            peer.write_all(&bytes).unwrap();
+            assert_eq!(answer(&peer), (Kind::Ack, next + 1));
+            peer.shutdown(Shutdown::Both).unwrap();
+            thread::sleep(Duration::from_millis(300));
+            if next == 1 {
+                // Damage in the first record, which nobody would miss who reads the file.
+                let path = path_of(directory.path(), STREAM);
+                let mut bytes = std::fs::read(&path).unwrap();
+                bytes[60] ^= 1;
+                std::fs::write(&path, bytes).unwrap();
+            }
+        }
+    });
+}
+
+/// N11: while the file of a stream is read, the other streams go on.
+#[test]
+fn n11_a_stream_whose_file_is_read_holds_up_no_other_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = path_of(directory.path(), 1);
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    collecting(directory.path(), CollectorOptions::default(), |address| {
+        thread::scope(|scope| {
+            let slow = scope.spawn(|| hello(address, 1).1);
+            thread::sleep(Duration::from_millis(300));
+            let other = std::panic::catch_unwind(|| hello(address, 2).1);
+            // The bytes that the collector reads from the pipe: no head of a file.
+            std::fs::OpenOptions::new().write(true).open(&pipe).unwrap().write_all(&[7; 32]).unwrap();
+            assert_eq!(slow.join().unwrap(), Kind::Refused);
+            assert_eq!(other.unwrap(), Kind::Welcome);
+        });
+    });
 }
