@@ -186,13 +186,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Collector {
-    /// Listens at `address` and stores in `directory`, which it makes.
+    /// Listens at `address` and stores in `directory`, which it makes. With `sync` the names of the directories that it makes are
+    /// on the disk, too.
     ///
     /// # Errors
     /// `Listen`, or `Directory`.
     pub fn bind(address: &str, directory: &Path, options: CollectorOptions) -> Result<Self, CollectorError> {
-        std::fs::create_dir_all(directory)
-            .map_err(|error| CollectorError::Directory { directory: directory.to_owned(), error })?;
+        let missing =
+            directory.ancestors().skip(1).take_while(|path| !path.as_os_str().is_empty() && !path.exists());
+        // Each is a name in the one behind it.
+        let parents: Vec<_> = std::iter::once(directory).chain(missing).filter_map(Path::parent).collect();
+        let made = std::fs::create_dir_all(directory).and_then(|()| {
+            let named =
+                |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
+            let mut parents = parents.iter().filter(|_| options.sync);
+            parents.try_for_each(|parent| std::fs::File::open(named(parent))?.sync_all())
+        });
+        made.map_err(|error| CollectorError::Directory { directory: directory.to_owned(), error })?;
         let listen = |error| CollectorError::Listen { address: address.to_owned(), error };
         let addresses: Vec<SocketAddr> = address.to_socket_addrs().map_err(listen)?.collect();
         let listener = TcpListener::bind(&addresses[..]).map_err(listen)?;

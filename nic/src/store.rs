@@ -39,7 +39,8 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
-    /// It is damaged before its end, which no interrupted write leaves.
+    /// It is damaged before its end. A process that is killed leaves no such file. A machine that loses power may, as it may write
+    /// the end of a group of records before its beginning; nothing of that group was acknowledged with `sync`.
     #[error(
         "{path} is damaged at byte {offset}, in record {number}, and other bytes follow: nothing is appended to it; move it away to \
          begin anew",

@@ -250,10 +250,13 @@ fn collecting(directory: &Path, options: CollectorOptions, run: impl FnOnce(&str
 }
 
 /// N11: a NIC that comes back waits for no file to be read, however long the file is.
-#[test]
-fn n11_a_stream_goes_on_where_its_file_was_closed() {
+#[rstest]
+fn n11_a_stream_goes_on_where_its_file_was_closed(#[values(false, true)] sync: bool) {
     let directory = tempfile::tempdir().unwrap();
-    collecting(directory.path(), CollectorOptions::default(), |address| {
+    let directory = directory.path().join("made/for/it");
+    let mut options = CollectorOptions::default();
+    options.sync = sync;
+    collecting(&directory, options, |address| {
         for next in 0..3 {
             let (mut peer, kind, seq) = hello(address, STREAM);
             assert_eq!((kind, seq), (Kind::Welcome, next));
@@ -265,7 +268,7 @@ fn n11_a_stream_goes_on_where_its_file_was_closed() {
             thread::sleep(Duration::from_millis(300));
             if next == 1 {
                 // Damage in the first record, which nobody would miss who reads the file.
-                let path = path_of(directory.path(), STREAM);
+                let path = path_of(&directory, STREAM);
                 let mut bytes = std::fs::read(&path).unwrap();
                 bytes[60] ^= 1;
                 std::fs::write(&path, bytes).unwrap();
