@@ -14,12 +14,13 @@ module nic_poster
   input  logic [31:0]  slots_i,          // 2 to 65536, a power of two
   input  logic [31:0]  key_i,            // with what the NIC mixes into a ring's key
   input  logic [63:0]  completed_i,      // entries that the NIC has completed, as it wrote them
+  input  logic         stopped_i,        // the ring's fault is not 0: the NIC completes nothing more
 
   input  logic         entry_valid_i,    // its payload is visible
   output logic         entry_ready_o,
   input  logic [447:0] entry_i,          // bytes 0 to 55 of an HwNicEntry
   output logic         posted_o,         // for a cycle: the bell was rung for an entry
-  output logic         fault_o,          // a write was answered by an error: nothing more is posted
+  output logic         fault_o,          // a write was answered by an error, or the ring has stopped: nothing more is posted
   output logic         idle_o,
 
   output logic         m_axi_awvalid_o,
@@ -88,7 +89,9 @@ module nic_poster
           entry_q <= entry_i;
           state_q <= StRoom;
         end
-        StRoom: if (has_room) begin
+        StRoom: if (stopped_i) begin
+          state_q <= StFault;
+        end else if (has_room) begin
           sum_q   <= '0;
           step_q  <= '0;
           state_q <= StSum;
