@@ -21,7 +21,8 @@ use crate::wire::{self, AHEAD, Frame, FrameError, Incoming, Kind, REASON_MAX};
 pub struct CollectorOptions {
     /// Whether a record is on the disk before it is acknowledged: it survives the end of the machine, too.
     pub sync: bool,
-    /// Connections at a time, at most; others are closed.
+    /// Connections at a time, at most. For one more the oldest one ends whose stream has no record; without one, the newcomer is
+    /// refused.
     pub connections: usize,
     /// Streams in all, at most: each has a file.
     pub streams: usize,
@@ -145,6 +146,8 @@ struct Shared {
     counts: Counts,
     stop: AtomicBool,
     next_connection: AtomicU64,
+    /// Connections whose stream has no record yet, by number.
+    fresh: Mutex<BTreeMap<u64, TcpStream>>,
 }
 
 /// A collector that listens.
@@ -214,6 +217,7 @@ impl Collector {
             counts: Counts::default(),
             stop: AtomicBool::new(false),
             next_connection: AtomicU64::new(0),
+            fresh: Mutex::default(),
         };
         Ok(Self { listener, shared: Arc::new(shared) })
     }
@@ -240,21 +244,35 @@ impl Collector {
                     continue;
                 };
                 let counts = &self.shared.counts;
-                if counts.connections.load(Ordering::Relaxed) >= self.shared.options.connections {
+                let (open, most) =
+                    (counts.connections.load(Ordering::Relaxed), self.shared.options.connections);
+                if open >= most {
+                    // The thread of one that has to go may take a while to end; more of them than there are places wait for it.
+                    let oldest = if open < 2 * most { lock(&self.shared.fresh).pop_first() } else { None };
+                    let leaves = oldest.as_ref().map_or(&connection, |(_, oldest)| oldest);
+                    let from = leaves.peer_addr().unwrap_or(peer);
                     counts.refused.fetch_add(1, Ordering::Relaxed);
                     let refusal = Refusal::Protocol("as many connections as --connections allows are open");
                     // This thread waits for no peer: what does not fit into the socket is not told.
-                    if connection.set_nonblocking(true).is_ok() {
-                        tell(&connection, 0, &refusal);
+                    if leaves.set_nonblocking(true).is_ok() {
+                        tell(leaves, 0, &refusal);
                     }
-                    refused(peer, &refusal);
-                    continue;
+                    let _ = leaves.shutdown(Shutdown::Both);
+                    refused(from, &refusal);
+                    if oldest.is_none() {
+                        continue;
+                    }
+                }
+                let id = 1 + self.shared.next_connection.fetch_add(1, Ordering::Relaxed);
+                if let Ok(handle) = connection.try_clone() {
+                    lock(&self.shared.fresh).insert(id, handle);
                 }
                 counts.connections.fetch_add(1, Ordering::Relaxed);
                 let (shared, refused) = (&self.shared, &refused);
                 scope.spawn(move || {
                     let mut stream = None;
-                    let ended = converse(shared, &connection, &mut stream);
+                    let ended = converse(shared, &connection, id, &mut stream);
+                    lock(&shared.fresh).remove(&id);
                     if let Err(refusal) = &ended {
                         tell(&connection, stream.as_ref().map_or(0, |(number, ..)| *number), refusal);
                     }
@@ -337,14 +355,18 @@ impl Stream {
 }
 
 /// One connection, until it ends. `stream` is what it had.
-fn converse(shared: &Shared, connection: &TcpStream, stream: &mut Option<Owned>) -> Result<(), Refusal> {
+fn converse(
+    shared: &Shared,
+    connection: &TcpStream,
+    id: u64,
+    stream: &mut Option<Owned>,
+) -> Result<(), Refusal> {
     let patience = shared.options.patience;
     connection.set_nonblocking(false)?;
     connection.set_nodelay(true)?;
     connection.set_read_timeout(Some(LOOK))?;
     // A peer that takes no answers holds its thread no longer than this.
     connection.set_write_timeout(Some(patience))?;
-    let id = 1 + shared.next_connection.fetch_add(1, Ordering::Relaxed);
     let mut incoming = Incoming::default();
     let mut heard = Instant::now();
     let mut answer = vec![];
@@ -392,6 +414,9 @@ fn converse(shared: &Shared, connection: &TcpStream, stream: &mut Option<Owned>)
             own.owner = id;
             let next = own.next();
             drop(own);
+            if next > 0 {
+                lock(&shared.fresh).remove(&id);
+            }
             answer.clear();
             wire::encode(Kind::Welcome, number, next, &mut answer, |_| {});
             let mut writer = connection;
@@ -433,6 +458,9 @@ fn converse(shared: &Shared, connection: &TcpStream, stream: &mut Option<Owned>)
         // Stored, then acknowledged (N10).
         own.keep(|own| Ok(commit(shared, own)?))?;
         let next = own.next();
+        if next > 0 {
+            lock(&shared.fresh).remove(&id);
+        }
         answer.clear();
         wire::encode(Kind::Ack, *number, next, &mut answer, |out| {
             let start = out.len();

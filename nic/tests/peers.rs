@@ -295,3 +295,35 @@ fn n11_a_stream_whose_file_is_read_holds_up_no_other_one() {
         });
     });
 }
+
+/// N12: peers that store nothing keep no NIC out, and a newcomer ends no connection that has stored something.
+#[test]
+fn n12_idle_peers_make_room_for_a_nic() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = CollectorOptions::default();
+    options.connections = 2;
+    collecting(directory.path(), options, |address| {
+        let _first = TcpStream::connect(address).unwrap();
+        let (_second, ..) = hello(address, 1);
+        let nics: Vec<_> = (2..4)
+            .map(|stream| {
+                let (mut peer, kind, _) = hello(address, stream);
+                assert_eq!(kind, Kind::Welcome);
+                let mut bytes = vec![];
+                Frame { kind: Kind::Data, stream, seq: 0, body: &[0; 64] }.encode(&mut bytes);
+                peer.write_all(&bytes).unwrap();
+                assert_eq!(answer(&peer), (Kind::Ack, 1));
+                peer
+            })
+            .collect();
+        // The two that had to go have gone.
+        thread::sleep(Duration::from_millis(200));
+        assert_eq!(hello(address, 4).1, Kind::Refused);
+        for (stream, mut peer) in (2..4).zip(&nics) {
+            let mut bytes = vec![];
+            Frame { kind: Kind::Ping, stream, seq: 1, body: &[] }.encode(&mut bytes);
+            peer.write_all(&bytes).unwrap();
+            assert_eq!(answer(peer), (Kind::Ack, 1));
+        }
+    });
+}
