@@ -1,4 +1,4 @@
-// Posts work entries into a send ring of the modelled NIC (docs/nic.md, N1 to N8), for a device that is the ring's one agent. One entry
+// Posts work entries into a send ring of the modelled NIC (docs/nic.md, W1 to W8), for a device that is the ring's one agent. One entry
 // at a time: it waits for room, computes the check word with one multiplier, writes the slot but for its last word, the last word,
 // and the bell, each behind the response of the write before.
 //
@@ -47,7 +47,7 @@ module nic_poster
   logic [3:0]   step_q;                  // pair of words, 8 the index
   logic         aw_q, w_q;               // the address, the data are not taken yet
 
-  // ---------------------------------------------------------------- check word (R2, N2)
+  // ---------------------------------------------------------------- check word (R2, W2)
   logic [511:0] sealed;
   logic [31:0]  low, high, key_low, key_high;
   assign sealed = {check_word(sum_q), next_q[31:0], entry_q};
@@ -137,7 +137,7 @@ module nic_poster
 
 `ifndef SYNTHESIS
   always @(posedge clk_i) if (rst_ni) begin
-    if (state_q == StSlot && !has_room) $fatal(1, "N3 a slot is written that is not completed");
+    if (state_q == StSlot && !has_room) $fatal(1, "W3 a slot is written that is not completed");
   end
 `endif
 endmodule

@@ -72,7 +72,7 @@ module nic_poster_tb;
       line = (address - Base) / 64;
       word = below(8);
       if (line == 1) fail("a write into the NIC's line");
-      if (line >= 2 && writes / 3 >= completed + slots) fail("N3: a slot is written before its entry is complete");
+      if (line >= 2 && writes / 3 >= completed + slots) fail("W3: a slot is written before its entry is complete");
       if (!ends_in_error)
         for (int b = 8 * word; b < 8 * word + 8; b++) if (strobe[b]) memory[line][8*b +: 8] = data[8*b +: 8];
       pending[word] = 1'b0;
@@ -99,11 +99,11 @@ module nic_poster_tb;
   end else if (chance(50)) begin
     // What is published and not taken: more than the bell says, at most by the entry that is on its way.
     slot = memory[2 + (taken & (slots - 1))];
-    if (memory[0][63:0] > 64'(asked)) fail("N5: the bell runs ahead");
+    if (memory[0][63:0] > 64'(asked)) fail("W5: the bell runs ahead");
     if (memory[0][63:0] > taken || (slot[479:448] == taken[31:0] && slot[511:480] != '0)) begin
-      if (slot[479:448] !== taken[31:0] || slot[511:480] === '0) fail("N5: the bell was rung before the publication");
-      if (slot !== ref_seal(slot, Key, taken[31:0])) fail($sformatf("N1: entry %0d is not whole: %h", taken, slot));
-      if (slot[447:0] !== expected[taken[5:0]]) fail($sformatf("N6: entry %0d is another: %h", taken, slot));
+      if (slot[479:448] !== taken[31:0] || slot[511:480] === '0) fail("W5: the bell was rung before the publication");
+      if (slot !== ref_seal(slot, Key, taken[31:0])) fail($sformatf("W1: entry %0d is not whole: %h", taken, slot));
+      if (slot[447:0] !== expected[taken[5:0]]) fail($sformatf("W6: entry %0d is another: %h", taken, slot));
       taken = taken + 64'd1;
     end
     if (completed < taken && chance(pace)) completed <= completed + 64'd1 + below(int'(taken - completed));
@@ -141,7 +141,7 @@ module nic_poster_tb;
         waits_for = "the bench waits for the NIC to take the last entry";
         @(posedge clk);
       end
-      if (memory[0][63:0] !== 64'(count)) fail($sformatf("N5: the bell says %0d of %0d", memory[0][63:0], count));
+      if (memory[0][63:0] !== 64'(count)) fail($sformatf("W5: the bell says %0d of %0d", memory[0][63:0], count));
       if (writes != 3 * count) fail($sformatf("%0d writes for %0d entries", writes, count));
     end
     // A ring that stops with room, and one that stops while an entry waits for room, ends it.
@@ -163,8 +163,8 @@ module nic_poster_tb;
         stopped <= 1'b1;
         post;
       end
-      ends_posting("N8: it goes on after the ring has stopped");
-      if (writes != 3 * (asked - 1)) fail($sformatf("N8: %0d writes for %0d entries before the stop", writes, asked - 1));
+      ends_posting("W8: it goes on after the ring has stopped");
+      if (writes != 3 * (asked - 1)) fail($sformatf("W8: %0d writes for %0d entries before the stop", writes, asked - 1));
       stopped <= 1'b0;
     end
     // An error ends it.

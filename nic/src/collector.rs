@@ -1,4 +1,4 @@
-//! The collector: takes streams of NICs over TCP, and stores each payload once (N9 to N12).
+//! The collector: takes streams of NICs over TCP, and stores each payload once (W9 to W12).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -455,7 +455,7 @@ fn converse(
             continue;
         }
         heard = Instant::now();
-        // Stored, then acknowledged (N10).
+        // Stored, then acknowledged (W10).
         own.keep(|own| Ok(commit(shared, own)?))?;
         let next = own.next();
         if next > 0 {

@@ -29,7 +29,7 @@ pub struct NicOptions {
     /// How long the NIC goes on without progress. Progress is that entries are completed or, while none is on its way, that the
     /// collector answers.
     pub patience: Duration,
-    /// How long a slot may stay unpublished while a later one was rung for (N6).
+    /// How long a slot may stay unpublished while a later one was rung for (W6).
     pub late: Duration,
 }
 
@@ -223,7 +223,7 @@ struct Worker {
     out: Vec<u8>,
     told: Arc<AtomicU64>,
     sums: NicCounts,
-    /// When there was progress last (N12).
+    /// When there was progress last (W12).
     progress: Instant,
 }
 
@@ -525,7 +525,7 @@ impl Worker {
         }
         self.begun = self.begun.saturating_sub(count as usize);
         self.told.store(self.sums.completed, Ordering::Relaxed);
-        // A ring that is at fault stops once all before the entry at fault are completed (N8).
+        // A ring that is at fault stops once all before the entry at fault are completed (W8).
         for port in self.ports.iter_mut().filter(|port| !port.told && port.taker.outstanding() == 0) {
             if let Some(fault) = port.fault {
                 port.taker.stop(fault);
@@ -671,7 +671,7 @@ impl Worker {
     }
 }
 
-/// Reads the payload's words, the bytes behind its end as zeros, and holds them against the digest that the poster made (N4).
+/// Reads the payload's words, the bytes behind its end as zeros, and holds them against the digest that the poster made (W4).
 fn load(entry: &HwNicEntry, region: &SharedMemory) -> Result<Vec<u32>, NicFault> {
     let mut words = vec![0; entry.length.div_ceil(4) as usize];
     if let Err(error) = region.load_u32s(entry.offset as usize, &mut words) {
@@ -697,10 +697,10 @@ mod tests {
         (Worker::new(NicOptions::new("127.0.0.1:1"), vec![port], Arc::default()), poster)
     }
 
-    /// N6: an entry that was rung for behind a slot that is not published yet is waited for, even if the last look is the first one
+    /// W6: an entry that was rung for behind a slot that is not published yet is waited for, even if the last look is the first one
     /// that finds it.
     #[test]
-    fn n6_no_end_is_found_behind_an_unpublished_slot() {
+    fn w6_no_end_is_found_behind_an_unpublished_slot() {
         let (mut worker, poster) = worker();
         let stop = AtomicBool::new(true);
         assert!(worker.is_over(&stop));
@@ -712,9 +712,9 @@ mod tests {
         assert_eq!(worker.flights.len(), 2);
     }
 
-    /// N10: nobody has stored what was never sent.
+    /// W10: nobody has stored what was never sent.
     #[test]
-    fn n10_an_acknowledgement_of_what_was_not_sent_completes_nothing() {
+    fn w10_an_acknowledgement_of_what_was_not_sent_completes_nothing() {
         let (mut worker, poster) = worker();
         for k in 0..3 {
             poster.agent().post(send(k, 0, 0)).unwrap();
@@ -729,7 +729,7 @@ mod tests {
     }
 
     #[test]
-    fn n8_a_panic_stops_the_rings() {
+    fn w8_a_panic_stops_the_rings() {
         let (worker, poster) = worker();
         let panicked = thread::spawn(move || {
             let _worker = worker;

@@ -140,7 +140,7 @@ mod tests {
 
     /// Entries that others post by the agent complete among the poster's, and give back nothing of its region.
     #[test]
-    fn n7_others_may_post_by_the_agent() {
+    fn w7_others_may_post_by_the_agent() {
         let (mut poster, port) = Poster::new(Depth::new("depth", 8).unwrap(), 4096, 7).unwrap();
         let mut taker = Taker::new(port.ring);
         poster.agent().post(send(0, 0, 0)).unwrap();

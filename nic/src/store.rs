@@ -380,9 +380,9 @@ mod tests {
         std::fs::read(path_of(directory, 7)).unwrap()
     }
 
-    /// N11: whatever byte the collector was killed at, it has a prefix of the records, goes on behind it, and ends with the same file.
+    /// W11: whatever byte the collector was killed at, it has a prefix of the records, goes on behind it, and ends with the same file.
     #[test]
-    fn n11_a_file_cut_at_any_byte_goes_on_without_a_double() {
+    fn w11_a_file_cut_at_any_byte_goes_on_without_a_double() {
         let directory = tempfile::tempdir().unwrap();
         let whole = filled(directory.path(), 6);
         let path = path_of(directory.path(), 7);
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn n11_damage_before_the_end_is_told_and_nothing_is_removed() {
+    fn w11_damage_before_the_end_is_told_and_nothing_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         let whole = filled(directory.path(), 4);
         let path = path_of(directory.path(), 7);
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn n11_zeros_at_the_end_are_a_write_that_was_cut_off() {
+    fn w11_zeros_at_the_end_are_a_write_that_was_cut_off() {
         let directory = tempfile::tempdir().unwrap();
         let mut bytes = filled(directory.path(), 4);
         let whole = bytes.clone();
@@ -443,14 +443,14 @@ mod tests {
     }
 
     #[test]
-    fn n11_one_collector_has_a_file() {
+    fn w11_one_collector_has_a_file() {
         let directory = tempfile::tempdir().unwrap();
         let _held = Store::open(directory.path(), 7, false).unwrap();
         assert!(matches!(Store::open(directory.path(), 7, false), Err(StoreError::Locked { .. })));
     }
 
     #[test]
-    fn n11_a_file_that_was_closed_is_opened_at_its_mark() {
+    fn w11_a_file_that_was_closed_is_opened_at_its_mark() {
         let directory = tempfile::tempdir().unwrap();
         let whole = filled(directory.path(), 4);
         let mut store = Store::open(directory.path(), 7, false).unwrap();

@@ -224,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn n9_frames_come_back_and_damage_is_told(
+        fn w9_frames_come_back_and_damage_is_told(
             body in proptest::collection::vec(any::<u8>(), 0..200), stream: u64, seq: u64, at: usize, bit in 0..8u32,
         ) {
             let frame = Frame { kind: Kind::Data, stream, seq, body: &body };
@@ -241,7 +241,7 @@ mod tests {
         }
 
         #[test]
-        fn n9_no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), lead: bool) {
+        fn w9_no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), lead: bool) {
             let mut all = if lead { MAGIC.to_le_bytes().to_vec() } else { vec![] };
             all.extend(bytes);
             let _ = decode(&all);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn n9_a_body_beyond_the_limit_is_refused_before_it_comes() {
+    fn w9_a_body_beyond_the_limit_is_refused_before_it_comes() {
         let mut bytes = bytes_of(&Frame { kind: Kind::Data, stream: 1, seq: 2, body: &[] });
         bytes[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(decode(&bytes), Err(FrameError::Length(u32::MAX)));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn n9_what_this_version_does_not_have_is_refused() {
+    fn w9_what_this_version_does_not_have_is_refused() {
         let mut bytes = vec![];
         encode(Kind::Data, 1, 2, &mut bytes, |_| ());
         bytes[7] = 1;

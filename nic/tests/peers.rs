@@ -89,7 +89,7 @@ fn trickles(mut peer: TcpStream, bytes: &[u8]) {
     }
 }
 
-/// N12: whatever a collector does that does not store an entry, the NIC waits for it no longer than its patience, which here is
+/// W12: whatever a collector does that does not store an entry, the NIC waits for it no longer than its patience, which here is
 /// longer than any of the NIC's own times.
 #[rstest]
 #[case::silence_after_welcome(is_silent)]
@@ -104,7 +104,7 @@ fn trickles(mut peer: TcpStream, bytes: &[u8]) {
     let _ = peer.write_all(&frame(Kind::Welcome, 0));
     thread::sleep(Duration::from_millis(1300));
 })]
-fn n12_a_collector_without_progress_is_given_up(#[case] play: fn(TcpStream)) {
+fn w12_a_collector_without_progress_is_given_up(#[case] play: fn(TcpStream)) {
     let address = playing(move |_, peer| play(peer));
     let (nic, mut poster, _) = start(&address, Duration::from_millis(1500));
     post(&mut poster, b"kept");
@@ -115,9 +115,9 @@ fn n12_a_collector_without_progress_is_given_up(#[case] play: fn(TcpStream)) {
     assert_eq!((poster.completed(), poster.fault()), (0, Some(NicFault::Closed)));
 }
 
-/// N12: a NIC that has nothing to carry stays, as long as the collector answers.
+/// W12: a NIC that has nothing to carry stays, as long as the collector answers.
 #[test]
-fn n12_an_idle_nic_stays() {
+fn w12_an_idle_nic_stays() {
     let address = playing(|_, peer| stores_nothing(peer));
     let (nic, poster, _) = start(&address, Duration::from_millis(400));
     thread::sleep(Duration::from_millis(1600));
@@ -125,9 +125,9 @@ fn n12_an_idle_nic_stays() {
     assert_eq!(ended(nic, Duration::from_secs(12)).unwrap().connections, 1);
 }
 
-/// N4: what the NIC has verified is what it sends, each time, whatever becomes of the payload meanwhile.
+/// W4: what the NIC has verified is what it sends, each time, whatever becomes of the payload meanwhile.
 #[test]
-fn n4_a_payload_that_changes_after_it_was_taken_is_sent_as_it_was() {
+fn w4_a_payload_that_changes_after_it_was_taken_is_sent_as_it_was() {
     let (tell, told) = std::sync::mpsc::channel();
     let address = playing(move |number, mut peer| {
         let _ = peer.write_all(&frame(Kind::Welcome, 0));
@@ -158,11 +158,11 @@ fn n4_a_payload_that_changes_after_it_was_taken_is_sent_as_it_was() {
     assert_eq!((poster.completed(), poster.fault()), (1, Some(NicFault::Closed)));
 }
 
-/// N12: a NIC whose entries are all stored needs no collector to end.
+/// W12: a NIC whose entries are all stored needs no collector to end.
 #[rstest]
 #[case::gone(|_| ())]
 #[case::silent(|peer: TcpStream| frames(&peer, |_| true))]
-fn n12_a_nic_ends_well_without_a_collector_when_all_is_stored(#[case] play: fn(TcpStream)) {
+fn w12_a_nic_ends_well_without_a_collector_when_all_is_stored(#[case] play: fn(TcpStream)) {
     let address = playing(move |number, mut peer| {
         if number > 0 {
             return play(peer);
@@ -182,9 +182,9 @@ fn n12_a_nic_ends_well_without_a_collector_when_all_is_stored(#[case] play: fn(T
     assert_eq!((counts.completed, poster.fault()), (1, Some(NicFault::Closed)));
 }
 
-/// N12: why a collector refuses a NIC reaches the NIC's error.
+/// W12: why a collector refuses a NIC reaches the NIC's error.
 #[test]
-fn n12_a_nic_tells_why_it_was_refused() {
+fn w12_a_nic_tells_why_it_was_refused() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(path_of(directory.path(), STREAM), [7; 100]).unwrap();
     let collector = Collector::bind("127.0.0.1:0", directory.path(), CollectorOptions::default()).unwrap();
@@ -201,9 +201,9 @@ fn n12_a_nic_tells_why_it_was_refused() {
     );
 }
 
-/// N12: the reason is read although the connection takes nothing more, and it is text.
+/// W12: the reason is read although the connection takes nothing more, and it is text.
 #[test]
-fn n12_a_reason_is_read_behind_what_the_collector_did_not_take() {
+fn w12_a_reason_is_read_behind_what_the_collector_did_not_take() {
     let address = playing(|_, mut peer| {
         let _ = peer.write_all(&frame(Kind::Welcome, 0));
         thread::sleep(Duration::from_millis(100));
@@ -249,9 +249,9 @@ fn collecting(directory: &Path, options: CollectorOptions, run: impl FnOnce(&str
     serving.join().unwrap();
 }
 
-/// N11: a NIC that comes back waits for no file to be read, however long the file is.
+/// W11: a NIC that comes back waits for no file to be read, however long the file is.
 #[rstest]
-fn n11_a_stream_goes_on_where_its_file_was_closed(#[values(false, true)] sync: bool) {
+fn w11_a_stream_goes_on_where_its_file_was_closed(#[values(false, true)] sync: bool) {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path().join("made/for/it");
     let mut options = CollectorOptions::default();
@@ -277,9 +277,9 @@ fn n11_a_stream_goes_on_where_its_file_was_closed(#[values(false, true)] sync: b
     });
 }
 
-/// N11: while the file of a stream is read, the other streams go on.
+/// W11: while the file of a stream is read, the other streams go on.
 #[test]
-fn n11_a_stream_whose_file_is_read_holds_up_no_other_one() {
+fn w11_a_stream_whose_file_is_read_holds_up_no_other_one() {
     let directory = tempfile::tempdir().unwrap();
     let pipe = path_of(directory.path(), 1);
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -296,9 +296,9 @@ fn n11_a_stream_whose_file_is_read_holds_up_no_other_one() {
     });
 }
 
-/// N12: peers that store nothing keep no NIC out, and a newcomer ends no connection that has stored something.
+/// W12: peers that store nothing keep no NIC out, and a newcomer ends no connection that has stored something.
 #[test]
-fn n12_idle_peers_make_room_for_a_nic() {
+fn w12_idle_peers_make_room_for_a_nic() {
     let directory = tempfile::tempdir().unwrap();
     let mut options = CollectorOptions::default();
     options.connections = 2;
