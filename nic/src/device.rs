@@ -26,7 +26,7 @@ pub struct NicOptions {
     pub stream: u64,
     /// What the network does to frames.
     pub weather: Weather,
-    /// How long the NIC goes on without progress. Progress is that entries are completed or, while none is on its way, that the
+    /// How long the NIC goes on without progress. Progress is that entries are completed or, while none is posted, that the
     /// collector answers.
     pub patience: Duration,
     /// How long a slot may stay unpublished while a later one was rung for (W6).
@@ -406,8 +406,9 @@ impl Worker {
                 if frame.stream != stream {
                     return Err(Broken::Connection("a frame of another stream".into()));
                 }
-                // With entries on their way only their completion counts: a collector that answers and stores nothing is none.
-                if self.flights.is_empty() {
+                // While entries are posted only completions count: a collector that answers and stores nothing is none.
+                let none = |port: &PortState| port.fault.is_some() || port.taker.waiting() == 0;
+                if self.flights.is_empty() && self.ports.iter().all(none) {
                     self.progress = Instant::now();
                 }
                 match frame.kind {

@@ -11,6 +11,7 @@ use doorbell_host::queue::Depth;
 use doorbell_nic::collector::{Collector, CollectorOptions};
 use doorbell_nic::device::{Nic, NicCounts, NicError, NicOptions, Port};
 use doorbell_nic::poster::Poster;
+use doorbell_nic::ring::send;
 use doorbell_nic::store::path_of;
 use doorbell_nic::wire::{Frame, Incoming, Kind};
 use rstest::rstest;
@@ -99,6 +100,11 @@ fn trickles(mut peer: TcpStream, bytes: &[u8]) {
     let _ = peer.write_all(&frame(Kind::Welcome, 0));
     trickles(peer, &frame(Kind::Ack, 0));
 })]
+#[case::ends_behind_welcome(|mut peer: TcpStream| {
+    // In one piece, so that the NIC takes no entry in between.
+    let _ = peer.write_all(&[frame(Kind::Welcome, 0), frame(Kind::Refused, 0)].concat());
+    frames(&peer, |_| true);
+})]
 #[case::ends_after_a_while(|mut peer: TcpStream| {
     // As one whose disk takes long and fails then.
     let _ = peer.write_all(&frame(Kind::Welcome, 0));
@@ -109,20 +115,33 @@ fn w12_a_collector_without_progress_is_given_up(#[case] play: fn(TcpStream)) {
     let (nic, mut poster, _) = start(&address, Duration::from_millis(1500));
     post(&mut poster, b"kept");
     let begun = Instant::now();
+    // Nobody asks it to end.
+    while !nic.has_ended() {
+        assert!(begun.elapsed() < Duration::from_secs(12), "the NIC goes on");
+        thread::sleep(Duration::from_millis(5));
+    }
     let error = ended(nic, Duration::from_secs(12)).unwrap_err();
     assert!(matches!(error, NicError::Unreachable { waiting: 1, .. }), "{error}");
     assert!(begun.elapsed() > Duration::from_millis(1400), "{:?}", begun.elapsed());
     assert_eq!((poster.completed(), poster.fault()), (0, Some(NicFault::Closed)));
 }
 
-/// W12: a NIC that has nothing to carry stays, as long as the collector answers.
-#[test]
-fn w12_an_idle_nic_stays() {
+/// W12: a NIC that has nothing to carry stays, as long as the collector answers. What lies in a ring that has stopped is nothing to
+/// carry.
+#[rstest]
+fn w12_an_idle_nic_stays(#[values(false, true)] with_fault: bool) {
     let address = playing(|_, peer| stores_nothing(peer));
     let (nic, poster, _) = start(&address, Duration::from_millis(400));
+    if with_fault {
+        poster.agent().post(send(0, 2, 0)).unwrap();
+    }
     thread::sleep(Duration::from_millis(1600));
-    assert!(!nic.has_ended() && poster.fault().is_none());
-    assert_eq!(ended(nic, Duration::from_secs(12)).unwrap().connections, 1);
+    assert!(!nic.has_ended());
+    assert_eq!(poster.fault(), with_fault.then_some(NicFault::BadRegion));
+    match ended(nic, Duration::from_secs(12)) {
+        Ok(counts) => assert_eq!((counts.connections, with_fault), (1, false)),
+        Err(error) => assert!(matches!(error, NicError::Faults(1, NicFault::BadRegion)), "{error}"),
+    }
 }
 
 /// W4: what the NIC has verified is what it sends, each time, whatever becomes of the payload meanwhile.
