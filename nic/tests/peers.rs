@@ -346,3 +346,25 @@ fn w12_idle_peers_make_room_for_a_nic() {
         }
     });
 }
+
+/// W12: the collector ends a connection without a HELLO, and one that says nothing behind it.
+#[rstest]
+fn w12_a_peer_that_says_nothing_is_refused(#[values(false, true)] with_hello: bool) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = CollectorOptions::default();
+    options.patience = Duration::from_millis(400);
+    collecting(directory.path(), options, |address| {
+        let peer = if with_hello {
+            let (peer, kind, _) = hello(address, STREAM);
+            assert_eq!(kind, Kind::Welcome);
+            peer
+        } else {
+            TcpStream::connect(address).unwrap()
+        };
+        peer.set_read_timeout(Some(Duration::from_secs(6))).unwrap();
+        // Bytes of a frame that does not come to its end within the patience are no word.
+        let writer = peer.try_clone().unwrap();
+        thread::spawn(move || trickles(writer, &frame(Kind::Hello, 0)));
+        assert_eq!(answer(&peer).0, Kind::Refused);
+    });
+}
