@@ -61,11 +61,11 @@ typedef unsigned long long uint64_t;
 #define DOORBELL_SHARPNESS_MAX 0x0FFFFFFFu       // largest sharpness of a sequence
 #define DOORBELL_EVENT_DELTA_MAX 0x7FFFFFFFu     // largest delta of an event: what took longer says this
 #define DOORBELL_RING_MAX_LOG2 0x00000010u       // log2 of the largest ring, in slots; the smallest has 2
-// byte of a send ring's memory at which the bell is, a u64: entries published (rule N5); the agent's line
+// byte of a send ring's memory at which the bell is, a u64: entries published (rule W5); the agent's line
 #define DOORBELL_NIC_BELL_AT 0x00000000u
-// byte at which the count of completed entries is, a u64 (rule N7); the NIC's line
+// byte at which the count of completed entries is, a u64 (rule W7); the NIC's line
 #define DOORBELL_NIC_COMPLETED_AT 0x00000040u
-// byte at which the NIC's fault is, a u64: 0, or a fault (rule N8)
+// byte at which the NIC's fault is, a u64: 0, or a fault (rule W8)
 #define DOORBELL_NIC_FAULT_AT 0x00000048u
 #define DOORBELL_NIC_SLOTS_AT 0x00000080u        // byte at which slot 0 is
 #define DOORBELL_NIC_LENGTH_MAX 0x01000000u      // bytes of a payload, at most
@@ -290,7 +290,7 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, first_token) == 20, 
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, ended) == 24, "offset of ended");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, visible) == 28, "offset of visible");
 
-// Work entry of the modelled NIC: one slot of a send ring (rule N1).
+// Work entry of the modelled NIC: one slot of a send ring (rule W1).
 struct doorbell_hw_nic_entry {
   DOORBELL_ALIGNAS(64) uint8_t opcode; // what to do, see the NIC's opcodes
   uint8_t flags;                       // entry flags; bits 7:1 must be 0
@@ -302,13 +302,13 @@ struct doorbell_hw_nic_entry {
   uint64_t user_data;                  // carried, not interpreted
   uint32_t rollout_id;                 // rollout that has finished; carried, not interpreted
   uint32_t seq_len;                    // prompt plus tokens of the rollout; carried, not interpreted
-  uint32_t digest;                     // with DIGEST: digest of the payload (rule N4); else 0
+  uint32_t digest;                     // with DIGEST: digest of the payload (rule W4); else 0
   // how the rollout ended, as the poster has it; carried, not interpreted
   uint32_t result;
   uint64_t reserved_0;                 // 0
   uint64_t reserved_1;                 // 0
   uint32_t index;                      // bits 31:0 of the running index of the slot
-  uint32_t check;                      // rule N2; published with index, by one store of 64 bits
+  uint32_t check;                      // rule W2; published with index, by one store of 64 bits
 };
 DOORBELL_ASSERT(sizeof(struct doorbell_hw_nic_entry) == 64, "size of doorbell_hw_nic_entry");
 DOORBELL_ASSERT(DOORBELL_ALIGNOF(struct doorbell_hw_nic_entry) == 64, "alignment of doorbell_hw_nic_entry");
@@ -418,7 +418,7 @@ enum doorbell_nic_op {
 // Why a send ring stopped.
 enum doorbell_nic_fault {
   DOORBELL_NIC_FAULT_NONE = 0x00,                // it has not
-  // an entry was published whose check word does not match (rule N2)
+  // an entry was published whose check word does not match (rule W2)
   DOORBELL_NIC_FAULT_BAD_CHECK = 0x01,
   DOORBELL_NIC_FAULT_BAD_OPCODE = 0x02,          // the opcode is unknown to this NIC
   DOORBELL_NIC_FAULT_RESERVED_SET = 0x03,        // a flag or field that is reserved is not 0
@@ -426,7 +426,7 @@ enum doorbell_nic_fault {
   DOORBELL_NIC_FAULT_BAD_REGION = 0x05,          // the payload is misaligned or exceeds its region
   // the payload's digest is another: it was not visible when its entry was published, or it changed
   DOORBELL_NIC_FAULT_BAD_DIGEST = 0x06,
-  // a later entry was rung for, and this one was not published in time (rule N6)
+  // a later entry was rung for, and this one was not published in time (rule W6)
   DOORBELL_NIC_FAULT_ABANDONED = 0x07,
   DOORBELL_NIC_FAULT_CLOSED = 0x08,              // the NIC stopped before the entry was completed
 };

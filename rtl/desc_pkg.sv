@@ -36,11 +36,11 @@ package desc_pkg;
   localparam logic [31:0] EVENT_DELTA_MAX = 32'h7FFF_FFFF;
   // log2 of the largest ring, in slots; the smallest has 2
   localparam logic [31:0] RING_MAX_LOG2 = 32'h0000_0010;
-  // byte of a send ring's memory at which the bell is, a u64: entries published (rule N5); the agent's line
+  // byte of a send ring's memory at which the bell is, a u64: entries published (rule W5); the agent's line
   localparam logic [31:0] NIC_BELL_AT = 32'h0000_0000;
-  // byte at which the count of completed entries is, a u64 (rule N7); the NIC's line
+  // byte at which the count of completed entries is, a u64 (rule W7); the NIC's line
   localparam logic [31:0] NIC_COMPLETED_AT = 32'h0000_0040;
-  // byte at which the NIC's fault is, a u64: 0, or a fault (rule N8)
+  // byte at which the NIC's fault is, a u64: 0, or a fault (rule W8)
   localparam logic [31:0] NIC_FAULT_AT = 32'h0000_0048;
   localparam logic [31:0] NIC_SLOTS_AT = 32'h0000_0080;      // byte at which slot 0 is
   localparam logic [31:0] NIC_LENGTH_MAX = 32'h0100_0000;    // bytes of a payload, at most
@@ -265,14 +265,14 @@ package desc_pkg;
   localparam int          HW_EVENT_ENDED_LSB = 192;
   localparam int          HW_EVENT_VISIBLE_LSB = 224;
 
-  // Work entry of the modelled NIC: one slot of a send ring (rule N1). Byte 0 of memory is bits [7:0].
+  // Work entry of the modelled NIC: one slot of a send ring (rule W1). Byte 0 of memory is bits [7:0].
   typedef struct packed {
-    logic [31:0] check;              // rule N2; published with index, by one store of 64 bits
+    logic [31:0] check;              // rule W2; published with index, by one store of 64 bits
     logic [31:0] index;              // bits 31:0 of the running index of the slot
     logic [63:0] reserved_1;         // 0
     logic [63:0] reserved_0;         // 0
     logic [31:0] result;             // how the rollout ended, as the poster has it; carried, not interpreted
-    logic [31:0] digest;             // with DIGEST: digest of the payload (rule N4); else 0
+    logic [31:0] digest;             // with DIGEST: digest of the payload (rule W4); else 0
     logic [31:0] seq_len;            // prompt plus tokens of the rollout; carried, not interpreted
     logic [31:0] rollout_id;         // rollout that has finished; carried, not interpreted
     logic [63:0] user_data;          // carried, not interpreted
@@ -382,7 +382,7 @@ package desc_pkg;
 
   // Why a send ring stopped.
   localparam logic [7:0]  NIC_FAULT_NONE = 8'h00;            // it has not
-  // an entry was published whose check word does not match (rule N2)
+  // an entry was published whose check word does not match (rule W2)
   localparam logic [7:0]  NIC_FAULT_BAD_CHECK = 8'h01;
   localparam logic [7:0]  NIC_FAULT_BAD_OPCODE = 8'h02;      // the opcode is unknown to this NIC
   localparam logic [7:0]  NIC_FAULT_RESERVED_SET = 8'h03;    // a flag or field that is reserved is not 0
@@ -391,7 +391,7 @@ package desc_pkg;
   localparam logic [7:0]  NIC_FAULT_BAD_REGION = 8'h05;
   // the payload's digest is another: it was not visible when its entry was published, or it changed
   localparam logic [7:0]  NIC_FAULT_BAD_DIGEST = 8'h06;
-  // a later entry was rung for, and this one was not published in time (rule N6)
+  // a later entry was rung for, and this one was not published in time (rule W6)
   localparam logic [7:0]  NIC_FAULT_ABANDONED = 8'h07;
   localparam logic [7:0]  NIC_FAULT_CLOSED = 8'h08;          // the NIC stopped before the entry was completed
 

@@ -1,4 +1,4 @@
-// Posts work entries into a send ring of the modelled NIC (docs/nic.md, N1 to N8), for a device that is the ring's one agent. One entry
+// Posts work entries into a send ring of the modelled NIC (docs/nic.md, W1 to W8), for a device that is the ring's one agent. One entry
 // at a time: it waits for room, computes the check word with one multiplier, writes the slot but for its last word, the last word,
 // and the bell, each behind the response of the write before.
 //
@@ -14,12 +14,13 @@ module nic_poster
   input  logic [31:0]  slots_i,          // 2 to 65536, a power of two
   input  logic [31:0]  key_i,            // with what the NIC mixes into a ring's key
   input  logic [63:0]  completed_i,      // entries that the NIC has completed, as it wrote them
+  input  logic         stopped_i,        // the ring's fault is not 0: the NIC completes nothing more
 
   input  logic         entry_valid_i,    // its payload is visible
   output logic         entry_ready_o,
   input  logic [447:0] entry_i,          // bytes 0 to 55 of an HwNicEntry
   output logic         posted_o,         // for a cycle: the bell was rung for an entry
-  output logic         fault_o,          // a write was answered by an error: nothing more is posted
+  output logic         fault_o,          // a write was answered by an error, or the ring has stopped: nothing more is posted
   output logic         idle_o,
 
   output logic         m_axi_awvalid_o,
@@ -46,7 +47,7 @@ module nic_poster
   logic [3:0]   step_q;                  // pair of words, 8 the index
   logic         aw_q, w_q;               // the address, the data are not taken yet
 
-  // ---------------------------------------------------------------- check word (R2, N2)
+  // ---------------------------------------------------------------- check word (R2, W2)
   logic [511:0] sealed;
   logic [31:0]  low, high, key_low, key_high;
   assign sealed = {check_word(sum_q), next_q[31:0], entry_q};
@@ -88,7 +89,9 @@ module nic_poster
           entry_q <= entry_i;
           state_q <= StRoom;
         end
-        StRoom: if (has_room) begin
+        StRoom: if (stopped_i) begin
+          state_q <= StFault;
+        end else if (has_room) begin
           sum_q   <= '0;
           step_q  <= '0;
           state_q <= StSum;
@@ -134,7 +137,7 @@ module nic_poster
 
 `ifndef SYNTHESIS
   always @(posedge clk_i) if (rst_ni) begin
-    if (state_q == StSlot && !has_room) $fatal(1, "N3 a slot is written that is not completed");
+    if (state_q == StSlot && !has_room) $fatal(1, "W3 a slot is written that is not completed");
   end
 `endif
 endmodule

@@ -116,6 +116,17 @@ fn what_cannot_be_collected_is_bad_input() {
     std::fs::write(directory.path().join("other/0.nic"), [7; 64]).unwrap();
     let run = doorbell(directory.path(), "nic show other");
     assert!(run.code == 2 && run.stderr.contains("0.nic"), "{}", run.stderr);
+    // Files that a collector had begun when it was killed are shown beside it.
+    std::fs::write(directory.path().join("other/000000000000000a.nic"), "DBN").unwrap();
+    std::fs::write(directory.path().join("other/000000000000000b.nic"), "").unwrap();
+    let run = doorbell(directory.path(), "nic show other");
+    assert!(run.code == 2 && run.stderr.contains("0.nic"), "{}", run.stderr);
+    for line in [
+        "stream 000000000000000a: 0 payloads with 0 bytes, then 3 bytes",
+        "stream 000000000000000b: 0 payloads",
+    ] {
+        assert!(run.stdout.contains(line), "{}", run.stdout);
+    }
 }
 
 #[test]

@@ -47,11 +47,11 @@ pub const SHARPNESS_MAX: u32 = 0x0FFF_FFFF;
 pub const EVENT_DELTA_MAX: u32 = 0x7FFF_FFFF;
 /// log2 of the largest ring, in slots; the smallest has 2
 pub const RING_MAX_LOG2: u32 = 16;
-/// byte of a send ring's memory at which the bell is, a u64: entries published (rule N5); the agent's line
+/// byte of a send ring's memory at which the bell is, a u64: entries published (rule W5); the agent's line
 pub const NIC_BELL_AT: u32 = 0;
-/// byte at which the count of completed entries is, a u64 (rule N7); the NIC's line
+/// byte at which the count of completed entries is, a u64 (rule W7); the NIC's line
 pub const NIC_COMPLETED_AT: u32 = 64;
-/// byte at which the NIC's fault is, a u64: 0, or a fault (rule N8)
+/// byte at which the NIC's fault is, a u64: 0, or a fault (rule W8)
 pub const NIC_FAULT_AT: u32 = 72;
 /// byte at which slot 0 is
 pub const NIC_SLOTS_AT: u32 = 128;
@@ -234,7 +234,7 @@ record! {
 }
 
 record! {
-    /// Work entry of the modelled NIC: one slot of a send ring (rule N1).
+    /// Work entry of the modelled NIC: one slot of a send ring (rule W1).
     HwNicEntry, 64 {
         /// Byte 0: what to do, see the NIC's opcodes
         0 opcode: u8,
@@ -252,7 +252,7 @@ record! {
         24 rollout_id: u32,
         /// Bytes 28 to 31: prompt plus tokens of the rollout; carried, not interpreted
         28 seq_len: u32,
-        /// Bytes 32 to 35: with DIGEST: digest of the payload (rule N4); else 0
+        /// Bytes 32 to 35: with DIGEST: digest of the payload (rule W4); else 0
         32 digest: u32,
         /// Bytes 36 to 39: how the rollout ended, as the poster has it; carried, not interpreted
         36 result: u32,
@@ -262,7 +262,7 @@ record! {
         48 reserved_1: u64,
         /// Bytes 56 to 59: bits 31:0 of the running index of the slot
         56 index: u32,
-        /// Bytes 60 to 63: rule N2; published with index, by one store of 64 bits
+        /// Bytes 60 to 63: rule W2; published with index, by one store of 64 bits
         60 check: u32,
     }
 }
@@ -390,7 +390,7 @@ code_points! {
     NicFault {
         /// NONE: it has not
         None = 0, "NONE";
-        /// BAD_CHECK: an entry was published whose check word does not match (rule N2)
+        /// BAD_CHECK: an entry was published whose check word does not match (rule W2)
         BadCheck = 1, "BAD_CHECK";
         /// BAD_OPCODE: the opcode is unknown to this NIC
         BadOpcode = 2, "BAD_OPCODE";
@@ -402,7 +402,7 @@ code_points! {
         BadRegion = 5, "BAD_REGION";
         /// BAD_DIGEST: the payload's digest is another: it was not visible when its entry was published, or it changed
         BadDigest = 6, "BAD_DIGEST";
-        /// ABANDONED: a later entry was rung for, and this one was not published in time (rule N6)
+        /// ABANDONED: a later entry was rung for, and this one was not published in time (rule W6)
         Abandoned = 7, "ABANDONED";
         /// CLOSED: the NIC stopped before the entry was completed
         Closed = 8, "CLOSED";

@@ -7,12 +7,12 @@
 
 namespace nic {
 
-// What a ring's key is mixed with, so that no descriptor is an entry (N2).
+// What a ring's key is mixed with, so that no descriptor is an entry (W2).
 constexpr uint32_t kKey = 0x4E494331u;
 constexpr uint32_t kEntryWords = sizeof(doorbell_hw_nic_entry) / 8;
 
 // One GPU's ring. Its memory is the host's. The count of reserved slots is the GPU's: an atomic operation on host memory would not be one
-// for the host (N3).
+// for the host (W3).
 struct Ring {
   char* memory;
   uint64_t* reserved;
@@ -23,7 +23,7 @@ struct Ring {
   __device__ __forceinline__ uint64_t* slot(uint64_t index) const {
     return word(DOORBELL_NIC_SLOTS_AT + 64 * (static_cast<uint32_t>(index) & (slots - 1)));
   }
-  // Slots and payloads of the entries below it are the GPU's again (N7).
+  // Slots and payloads of the entries below it are the GPU's again (W7).
   __device__ __forceinline__ uint64_t completed() const {
     return order::load_acquire_sys(word(DOORBELL_NIC_COMPLETED_AT));
   }
@@ -41,7 +41,7 @@ union Entry {
   uint64_t words[kEntryWords];
 };
 
-// The entry with its index and its check word (N2).
+// The entry with its index and its check word (W2).
 __device__ __forceinline__ void seal(Entry& entry, uint32_t key, uint64_t index) {
   entry.fields.index = static_cast<uint32_t>(index);
   entry.fields.check = 0;
@@ -72,7 +72,7 @@ __device__ __forceinline__ Posted post(const Ring& ring, const doorbell_hw_nic_e
   uint64_t* const slot = ring.slot(at);
   for (uint32_t k = 0; k + 1 < kEntryWords; k++) order::store_relaxed_sys(slot + k, entry.words[k]);
   order::store_release_sys(slot + kEntryWords - 1, entry.words[kEntryWords - 1]);
-  // One step that adds: a store would take back another finisher's bell (N5). Only this GPU changes the word, and the host reads it.
+  // One step that adds: a store would take back another finisher's bell (W5). Only this GPU changes the word, and the host reads it.
   order::add_release_sys(ring.word(DOORBELL_NIC_BELL_AT), 1);
   index = at;
   return Posted::kYes;
@@ -95,7 +95,7 @@ __device__ __forceinline__ uint32_t finish(const Ring& ring, char* region, uint3
   for (uint32_t k = 0; k < each; k++) {
     const uint32_t place = k % kPayloads;
     const uint64_t offset = 4ull * kPayloadWords * (static_cast<uint64_t>(finisher) * kPayloads + place);
-    // The payload that was there has to be complete (N4).
+    // The payload that was there has to be complete (W4).
     if (k >= kPayloads)
       for (uint64_t look = 0; ring.completed() <= posted_at[place]; look++)
         if (look == looks || ring.has_stopped()) return k;

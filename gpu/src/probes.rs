@@ -279,7 +279,7 @@ impl Probes {
         let region = pinned(&self.context, pages(places))?;
         let outcomes = pinned(&self.context, pages(4 * finishers as usize))?;
         let function = self.function("probe_nic")?;
-        // Zeroed device memory for the count of reserved slots, which is the GPU's own (N3).
+        // Zeroed device memory for the count of reserved slots, which is the GPU's own (W3).
         let reserved = self.stream.alloc_zeros::<u64>(1).map_err(self.failed("allocating"))?;
         self.wait()?;
         serve(ring.clone(), region.clone())?;

@@ -1,5 +1,5 @@
 //! Finishers on a GPU post into a send ring of the modelled NIC, which carries their payloads to a collector with loss and reordering
-//! drawn (N1 to N10). Skipped where there is no GPU. `DOORBELL_GPU` sets the GPU, `DOORBELL_NIC` how many entries in all (default
+//! drawn (W1 to W10). Skipped where there is no GPU. `DOORBELL_GPU` sets the GPU, `DOORBELL_NIC` how many entries in all (default
 //! 1,000,000).
 
 use std::thread;
@@ -94,7 +94,7 @@ fn main() {
     if let Some(reason) = &missing {
         println!("skipping the GPU's posts to a NIC: {reason}");
     }
-    let trial = Trial::test("n1_n10_what_a_gpu_posts_arrives_whole_in_order_and_once", move || posts(gpu))
+    let trial = Trial::test("w1_w10_what_a_gpu_posts_arrives_whole_in_order_and_once", move || posts(gpu))
         .with_ignored_flag(missing.is_some());
     libtest_mimic::run(&arguments, vec![trial]).exit();
 }

@@ -1,4 +1,4 @@
-//! N1 to N7: the kernel's text that posts into a send ring, by threads of the CPU, beside a NIC that reads by plain accesses
+//! W1 to W7: the kernel's text that posts into a send ring, by threads of the CPU, beside a NIC that reads by plain accesses
 //! (`nic_race.cpp`). With `DOORBELL_KERNEL_TSAN=1` under ThreadSanitizer.
 
 use std::path::Path;
@@ -46,7 +46,7 @@ fn run(arguments: &[&str]) -> Output {
 #[case(&["1", "20000", "2"])]
 #[case(&["4", "4000", "2"])]
 #[case(&["4", "20000", "64"])]
-fn n1_n7_the_kernels_entries_are_taken_whole_in_order_and_once(#[case] arguments: &[&str]) {
+fn w1_w7_the_kernels_entries_are_taken_whole_in_order_and_once(#[case] arguments: &[&str]) {
     let output = run(arguments);
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     assert!(output.status.success() && out.starts_with("modelled NIC: "), "{}\n{out}{err}", output.status);
@@ -54,7 +54,7 @@ fn n1_n7_the_kernels_entries_are_taken_whole_in_order_and_once(#[case] arguments
 
 /// ThreadSanitizer sees what a processor that keeps its stores in order does not.
 #[test]
-fn n1_without_releases_a_race_is_reported() {
+fn w1_without_releases_a_race_is_reported() {
     if !is_instrumented() {
         return;
     }

@@ -1,4 +1,4 @@
-//! N10, N11: each entry is stored once, through any network and any deaths of the collector.
+//! W10, W11: each entry is stored once, through any network and any deaths of the collector.
 
 use doorbell_models::nic::{Mistake, Transport};
 use rstest::rstest;
@@ -9,7 +9,7 @@ fn transport(mistake: Option<Mistake>) -> Transport {
 }
 
 #[test]
-fn n10_n11_each_entry_is_stored_once() {
+fn w10_w11_each_entry_is_stored_once() {
     let checker = transport(None).checker().threads(1).spawn_bfs().join();
     checker.assert_properties();
     assert!(checker.is_done());
@@ -24,7 +24,7 @@ fn n10_n11_each_entry_is_stored_once() {
 #[case(Mistake::StoresTwice)]
 #[case(Mistake::CompletesHeld)]
 #[case(Mistake::SendsNothingAgain)]
-fn n10_n11_each_mistake_is_found(#[case] mistake: Mistake) {
+fn w10_w11_each_mistake_is_found(#[case] mistake: Mistake) {
     let checker = transport(Some(mistake)).checker().threads(1);
     let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let found: Vec<_> =

@@ -1,4 +1,4 @@
-//! The collector: takes streams of NICs over TCP, and stores each payload once (N9 to N12).
+//! The collector: takes streams of NICs over TCP, and stores each payload once (W9 to W12).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use doorbell_contract::{HwNicEntry, NicFlags};
 
 use crate::ring::{digest, words};
-use crate::store::{Store, StoreError};
-use crate::wire::{self, AHEAD, Frame, FrameError, Incoming, Kind};
+use crate::store::{Mark, Store, StoreError};
+use crate::wire::{self, AHEAD, Frame, FrameError, Incoming, Kind, REASON_MAX};
 
 /// How a collector is set up.
 #[derive(Clone, Debug)]
@@ -21,7 +21,8 @@ use crate::wire::{self, AHEAD, Frame, FrameError, Incoming, Kind};
 pub struct CollectorOptions {
     /// Whether a record is on the disk before it is acknowledged: it survives the end of the machine, too.
     pub sync: bool,
-    /// Connections at a time, at most; others are closed.
+    /// Connections at a time, at most. For one more the oldest one ends whose stream has no record; without one, the newcomer is
+    /// refused.
     pub connections: usize,
     /// Streams in all, at most: each has a file.
     pub streams: usize,
@@ -121,9 +122,14 @@ pub enum Refusal {
 }
 
 /// A stream as the collector has it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Stream {
-    store: Store,
+    /// Its file, while a connection has it.
+    store: Option<Store>,
+    /// How far the file was written when it was closed.
+    mark: Option<Mark>,
+    /// Records and bytes of payloads that are appended and not stored.
+    appended: (u64, u64),
     /// Frames that came early, by number: entry and payload.
     held: BTreeMap<u64, Vec<u8>>,
     held_bytes: usize,
@@ -140,6 +146,8 @@ struct Shared {
     counts: Counts,
     stop: AtomicBool,
     next_connection: AtomicU64,
+    /// Connections whose stream has no record yet, by number.
+    fresh: Mutex<BTreeMap<u64, TcpStream>>,
 }
 
 /// A collector that listens.
@@ -181,13 +189,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Collector {
-    /// Listens at `address` and stores in `directory`, which it makes.
+    /// Listens at `address` and stores in `directory`, which it makes. With `sync` the names of the directories that it makes are
+    /// on the disk, too.
     ///
     /// # Errors
     /// `Listen`, or `Directory`.
     pub fn bind(address: &str, directory: &Path, options: CollectorOptions) -> Result<Self, CollectorError> {
-        std::fs::create_dir_all(directory)
-            .map_err(|error| CollectorError::Directory { directory: directory.to_owned(), error })?;
+        let missing =
+            directory.ancestors().skip(1).take_while(|path| !path.as_os_str().is_empty() && !path.exists());
+        // Each is a name in the one behind it.
+        let parents: Vec<_> = std::iter::once(directory).chain(missing).filter_map(Path::parent).collect();
+        let made = std::fs::create_dir_all(directory).and_then(|()| {
+            let named =
+                |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
+            let mut parents = parents.iter().filter(|_| options.sync);
+            parents.try_for_each(|parent| std::fs::File::open(named(parent))?.sync_all())
+        });
+        made.map_err(|error| CollectorError::Directory { directory: directory.to_owned(), error })?;
         let listen = |error| CollectorError::Listen { address: address.to_owned(), error };
         let addresses: Vec<SocketAddr> = address.to_socket_addrs().map_err(listen)?.collect();
         let listener = TcpListener::bind(&addresses[..]).map_err(listen)?;
@@ -199,6 +217,7 @@ impl Collector {
             counts: Counts::default(),
             stop: AtomicBool::new(false),
             next_connection: AtomicU64::new(0),
+            fresh: Mutex::default(),
         };
         Ok(Self { listener, shared: Arc::new(shared) })
     }
@@ -225,18 +244,40 @@ impl Collector {
                     continue;
                 };
                 let counts = &self.shared.counts;
-                if counts.connections.load(Ordering::Relaxed) >= self.shared.options.connections {
+                let (open, most) =
+                    (counts.connections.load(Ordering::Relaxed), self.shared.options.connections);
+                if open >= most {
+                    // The thread of one that has to go may take a while to end; more of them than there are places wait for it.
+                    let oldest = if open < 2 * most { lock(&self.shared.fresh).pop_first() } else { None };
+                    let leaves = oldest.as_ref().map_or(&connection, |(_, oldest)| oldest);
+                    let from = leaves.peer_addr().unwrap_or(peer);
                     counts.refused.fetch_add(1, Ordering::Relaxed);
-                    refused(peer, &Refusal::Protocol("as many connections as --connections allows are open"));
-                    continue;
+                    let refusal = Refusal::Protocol("as many connections as --connections allows are open");
+                    // This thread waits for no peer: what does not fit into the socket is not told.
+                    if leaves.set_nonblocking(true).is_ok() {
+                        tell(leaves, 0, &refusal);
+                    }
+                    let _ = leaves.shutdown(Shutdown::Both);
+                    refused(from, &refusal);
+                    if oldest.is_none() {
+                        continue;
+                    }
+                }
+                let id = 1 + self.shared.next_connection.fetch_add(1, Ordering::Relaxed);
+                if let Ok(handle) = connection.try_clone() {
+                    lock(&self.shared.fresh).insert(id, handle);
                 }
                 counts.connections.fetch_add(1, Ordering::Relaxed);
                 let (shared, refused) = (&self.shared, &refused);
                 scope.spawn(move || {
                     let mut stream = None;
-                    let ended = converse(shared, &connection, &mut stream);
-                    if let Some((number, id, own)) = stream {
-                        leave(shared, number, id, &own);
+                    let ended = converse(shared, &connection, id, &mut stream);
+                    lock(&shared.fresh).remove(&id);
+                    if let Err(refusal) = &ended {
+                        tell(&connection, stream.as_ref().map_or(0, |(number, ..)| *number), refusal);
+                    }
+                    if let Some((_, id, own)) = stream {
+                        leave(id, &own);
                     }
                     // The peer learns that it is over even where another handle of the socket lives on.
                     let _ = connection.shutdown(Shutdown::Both);
@@ -251,30 +292,81 @@ impl Collector {
     }
 }
 
+/// Tells the peer why its connection ends, as far as it listens.
+fn tell(connection: &TcpStream, stream: u64, refusal: &Refusal) {
+    let reason = refusal.to_string();
+    let end = (0..=reason.len().min(REASON_MAX)).rev().find(|&end| reason.is_char_boundary(end)).unwrap_or(0);
+    let reason = &reason[..end];
+    let mut bytes = vec![];
+    Frame { kind: Kind::Refused, stream, seq: 0, body: reason.as_bytes() }.encode(&mut bytes);
+    let mut writer = connection;
+    let _ = writer.write_all(&bytes);
+}
+
 /// A stream's number, the connection's, and the stream.
 type Owned = (u64, u64, Arc<Mutex<Stream>>);
 
 /// Lets go of a stream whose connection has ended, if no other one has taken it over: what it held is sent again, and its file is
-/// closed. So memory and files are as many as there are connections.
-fn leave(shared: &Shared, number: u64, id: u64, own: &Arc<Mutex<Stream>>) {
-    // One lock at a time: `forget_failed` takes them in the other order.
-    let is_own = lock(own).owner == id;
-    let mut streams = lock(&shared.streams);
-    // What was appended and not written was acknowledged to nobody.
-    if is_own && streams.get(&number).is_some_and(|found| Arc::ptr_eq(found, own)) {
-        streams.remove(&number);
+/// closed. So payloads and open files are as many as there are connections.
+fn leave(id: u64, own: &Mutex<Stream>) {
+    let mut own = lock(own);
+    if own.owner == id {
+        own.close();
+    }
+}
+
+impl Stream {
+    /// Closes the file. What was appended and not written was acknowledged to nobody. A file whose write failed says what it has
+    /// when it is read again.
+    fn close(&mut self) {
+        let mark = self.store.take().and_then(|store| store.mark());
+        *self = Self { mark, owner: self.owner, ..Self::default() };
+    }
+
+    /// Number of the next record.
+    fn next(&self) -> u64 {
+        self.store.as_ref().map_or(0, Store::next)
+    }
+
+    /// Closes a file that failed: what it would acknowledge is not there. Opened again, it says what is.
+    fn keep<T>(&mut self, with: impl FnOnce(&mut Self) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        let done = with(self);
+        if let Err(Refusal::Store(_)) = done {
+            self.close();
+        }
+        done
+    }
+
+    /// Its file, which is opened if it is not: a file that this collector closed is not read again.
+    fn open(&mut self, shared: &Shared, number: u64) -> Result<&mut Store, StoreError> {
+        let (directory, sync) = (&shared.directory, shared.options.sync);
+        if self.store.is_none() {
+            let reopened = match self.mark.take() {
+                Some(mark) => Store::reopen(directory, number, sync, mark)?,
+                None => None,
+            };
+            self.store = Some(match reopened {
+                Some(store) => store,
+                None => Store::open(directory, number, sync)?,
+            });
+        }
+        Ok(self.store.as_mut().expect("it was opened"))
     }
 }
 
 /// One connection, until it ends. `stream` is what it had.
-fn converse(shared: &Shared, connection: &TcpStream, stream: &mut Option<Owned>) -> Result<(), Refusal> {
+fn converse(
+    shared: &Shared,
+    connection: &TcpStream,
+    id: u64,
+    stream: &mut Option<Owned>,
+) -> Result<(), Refusal> {
     let patience = shared.options.patience;
     connection.set_nonblocking(false)?;
     connection.set_nodelay(true)?;
     connection.set_read_timeout(Some(LOOK))?;
     // A peer that takes no answers holds its thread no longer than this.
     connection.set_write_timeout(Some(patience))?;
-    let id = 1 + shared.next_connection.fetch_add(1, Ordering::Relaxed);
     let mut incoming = Incoming::default();
     let mut heard = Instant::now();
     let mut answer = vec![];
@@ -313,14 +405,18 @@ fn converse(shared: &Shared, connection: &TcpStream, stream: &mut Option<Owned>)
             }
             let (_, _, found) = stream.insert((number, id, find(shared, number)?));
             let mut own = lock(found);
-            // A connection before may have ended with something appended: a WELCOME acknowledges as an ACK does.
-            stored(shared, number, &mut own)?;
+            own.open(shared, number)?;
+            // The connection before may have appended something: a WELCOME acknowledges as an ACK does.
+            own.keep(|own| Ok(commit(shared, own)?))?;
             if let Some(former) = own.connection.replace(connection.try_clone()?) {
                 let _ = former.shutdown(Shutdown::Both);
             }
             own.owner = id;
-            let next = own.store.next();
+            let next = own.next();
             drop(own);
+            if next > 0 {
+                lock(&shared.fresh).remove(&id);
+            }
             answer.clear();
             wire::encode(Kind::Welcome, number, next, &mut answer, |_| {});
             let mut writer = connection;
@@ -334,7 +430,7 @@ fn converse(shared: &Shared, connection: &TcpStream, stream: &mut Option<Owned>)
         }
         let Some((number, _, own)) = &*stream else { continue };
         let mut own = lock(own);
-        if own.owner != id {
+        if own.owner != id || own.store.is_none() {
             // The NIC has come back by another connection.
             return Ok(());
         }
@@ -346,9 +442,7 @@ fn converse(shared: &Shared, connection: &TcpStream, stream: &mut Option<Owned>)
             }
             match frame.kind {
                 Kind::Data => {
-                    let taken = take(shared, &mut own, frame.seq, frame.body);
-                    forget_failed(shared, *number, &taken);
-                    taken?;
+                    own.keep(|own| take(shared, own, frame.seq, frame.body))?;
                 }
                 Kind::Ping => {}
                 _ => return Err(Refusal::Protocol("a frame that only a collector sends, or a second HELLO")),
@@ -361,9 +455,12 @@ fn converse(shared: &Shared, connection: &TcpStream, stream: &mut Option<Owned>)
             continue;
         }
         heard = Instant::now();
-        // Stored, then acknowledged (N10).
-        stored(shared, *number, &mut own)?;
-        let next = own.store.next();
+        // Stored, then acknowledged (W10).
+        own.keep(|own| Ok(commit(shared, own)?))?;
+        let next = own.next();
+        if next > 0 {
+            lock(&shared.fresh).remove(&id);
+        }
         answer.clear();
         wire::encode(Kind::Ack, *number, next, &mut answer, |out| {
             let start = out.len();
@@ -379,39 +476,33 @@ fn converse(shared: &Shared, connection: &TcpStream, stream: &mut Option<Owned>)
     }
 }
 
-/// The stream, which is opened if it is not.
+/// The stream. Its file is there then, and not open: to open it may take as long as to read it, and other streams do not wait.
 fn find(shared: &Shared, number: u64) -> Result<Arc<Mutex<Stream>>, Refusal> {
     let mut streams = lock(&shared.streams);
     if let Some(found) = streams.get(&number) {
         return Ok(found.clone());
     }
     let path = crate::store::path_of(&shared.directory, number);
-    let most = shared.options.streams;
     if !path.exists() {
         let files = std::fs::read_dir(&shared.directory)?.count();
-        if files >= most {
+        if files >= shared.options.streams {
             return Err(Refusal::Streams(files));
         }
+        // Counted from here on.
+        std::fs::File::create_new(path)?;
     }
-    let store = Store::open(&shared.directory, number, shared.options.sync)?;
-    let stream = Stream { store, held: BTreeMap::new(), held_bytes: 0, owner: 0, connection: None };
-    let stream = Arc::new(Mutex::new(stream));
-    streams.insert(number, stream.clone());
-    Ok(stream)
+    Ok(streams.entry(number).or_default().clone())
 }
 
 /// Stores what was appended.
-fn stored(shared: &Shared, number: u64, stream: &mut Stream) -> Result<(), Refusal> {
-    let stored = stream.store.commit().map_err(Refusal::from);
-    forget_failed(shared, number, &stored);
-    stored
-}
-
-/// Forgets a stream whose file failed: what it would acknowledge is not there. Opened again, its file says what is.
-fn forget_failed<T>(shared: &Shared, number: u64, result: &Result<T, Refusal>) {
-    if let Err(Refusal::Store(_)) = result {
-        lock(&shared.streams).remove(&number);
+fn commit(shared: &Shared, stream: &mut Stream) -> Result<(), StoreError> {
+    let (records, bytes) = std::mem::take(&mut stream.appended);
+    if let Some(store) = &mut stream.store {
+        store.commit()?;
     }
+    shared.counts.records.fetch_add(records, Ordering::Relaxed);
+    shared.counts.bytes.fetch_add(bytes, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Bytes after which what was appended is stored, in the middle of what came.
@@ -428,7 +519,7 @@ fn take(shared: &Shared, stream: &mut Stream, seq: u64, body: &[u8]) -> Result<(
     if entry.length as usize != payload.len() {
         return Err(Refusal::Protocol("a DATA frame whose entry has another length than its payload"));
     }
-    let next = stream.store.next();
+    let next = stream.next();
     if seq < next || stream.held.contains_key(&seq) {
         counts.doubles.fetch_add(1, Ordering::Relaxed);
         return Ok(());
@@ -446,13 +537,14 @@ fn take(shared: &Shared, stream: &mut Stream, seq: u64, body: &[u8]) -> Result<(
         return Ok(());
     }
     let store = |stream: &mut Stream, body: &[u8]| {
-        stream.store.append(body);
-        counts.records.fetch_add(1, Ordering::Relaxed);
-        counts.bytes.fetch_add(body.len() as u64 - 64, Ordering::Relaxed);
-        if stream.store.waiting() >= GROUP { stream.store.commit() } else { Ok(()) }
+        let Some(file) = &mut stream.store else { return Ok(()) };
+        file.append(body);
+        stream.appended.0 += 1;
+        stream.appended.1 += body.len() as u64 - 64;
+        if file.waiting() >= GROUP { commit(shared, stream) } else { Ok(()) }
     };
     store(stream, body)?;
-    while let Some(body) = stream.held.remove(&stream.store.next()) {
+    while let Some(body) = stream.held.remove(&stream.next()) {
         stream.held_bytes -= body.len();
         store(stream, &body)?;
     }

@@ -14,7 +14,7 @@ use doorbell_host::SharedMemory;
 
 use crate::link::{Link, LinkCounts, Weather};
 use crate::ring::{Looked, SendRing, Taker, digest, judge};
-use crate::wire::{self, AHEAD, FrameError, Incoming, Kind};
+use crate::wire::{self, AHEAD, FrameError, Incoming, Kind, REASON_MAX};
 
 /// How a NIC is set up.
 #[derive(Clone, Debug)]
@@ -26,9 +26,10 @@ pub struct NicOptions {
     pub stream: u64,
     /// What the network does to frames.
     pub weather: Weather,
-    /// How long the NIC tries to reach a collector that is not there, and how long one may not answer, before it gives up.
+    /// How long the NIC goes on without progress. Progress is that entries are completed or, while none is posted, that the
+    /// collector answers.
     pub patience: Duration,
-    /// How long a slot may stay unpublished while a later one was rung for (N6).
+    /// How long a slot may stay unpublished while a later one was rung for (W6).
     pub late: Duration,
 }
 
@@ -60,17 +61,17 @@ pub struct Port {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NicError {
-    /// No collector.
+    /// No collector, or none that stores anything.
     #[error(
-        "no collector at {address} for {patience:?} ({error}): {waiting} entries were not carried; start `doorbell nic collect --listen \
+        "no collector at {address} has stored anything for {patience:?} ({error}): {waiting} entries were not carried; start `doorbell nic collect --listen \
          {address}` with the directory that it had"
     )]
     Unreachable {
         /// Where it should be.
         address: String,
-        /// How long it was tried.
+        /// How long none of them was stored.
         patience: Duration,
-        /// Why the last attempt failed.
+        /// How the last connection ended.
         error: String,
         /// Entries posted and not completed.
         waiting: u64,
@@ -138,9 +139,7 @@ impl Nic {
         let thread = thread
             .spawn(move || {
                 let mut worker = Worker::new(options, ports, told);
-                let ended = worker.run(&asked);
-                worker.close();
-                ended.and_then(|()| worker.counts())
+                worker.run(&asked).and_then(|()| worker.counts())
             })
             .map_err(NicError::Start)?;
         Ok(Self { stop, completed, thread })
@@ -171,6 +170,9 @@ impl Nic {
 struct Flight {
     port: usize,
     entry: HwNicEntry,
+    /// Its payload's words as they were verified: the region is not read again, so that what its poster writes there too early
+    /// harms no frame.
+    words: Vec<u32>,
     /// Which sending the last one of it was; 0: none on this connection.
     sent: u64,
     /// The collector holds it.
@@ -191,8 +193,6 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 const AGAIN_FRAMES: usize = 32;
 /// How often an idle NIC says that it is there, at least, so that both sides know.
 const PING: Duration = Duration::from_secs(5);
-/// A connection that lasts so long was no refusal.
-const STOOD: Duration = Duration::from_secs(1);
 
 struct PortState {
     taker: Taker,
@@ -221,15 +221,18 @@ struct Worker {
     unsent: u64,
     link: Link,
     out: Vec<u8>,
-    words: Vec<u32>,
     told: Arc<AtomicU64>,
     sums: NicCounts,
+    /// When there was progress last (W12).
+    progress: Instant,
 }
 
 /// Why a connection ended.
 enum Broken {
     /// Another one may do.
     Connection(String),
+    /// Nothing came of it for as long as the NIC's patience is.
+    Patience(&'static str),
     /// None will.
     For(NicError),
 }
@@ -250,6 +253,12 @@ fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 
+/// Why a collector refuses, as it says: one line of text, whatever bytes it sent.
+fn reason(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(REASON_MAX)]);
+    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+}
+
 /// Waits longer the longer nothing happens: an idle NIC notices a bell up to 200 µs late.
 #[derive(Default)]
 struct Idle(u32);
@@ -262,6 +271,15 @@ impl Idle {
             _ => thread::sleep(Duration::from_micros((10 << (self.0 - 32).min(5)).min(200))),
         }
         self.0 = self.0.saturating_add(1);
+    }
+}
+
+/// Stops the rings, so that nobody waits for a NIC that is not there, whatever it ended by.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        for port in self.ports.iter_mut().filter(|port| !port.told) {
+            port.taker.stop(port.fault.unwrap_or(NicFault::Closed));
+        }
     }
 }
 
@@ -287,9 +305,9 @@ impl Worker {
             sendings: 0,
             unsent: 0,
             out: Vec::with_capacity(2 * OUT),
-            words: vec![],
             told,
             sums: NicCounts::default(),
+            progress: Instant::now(),
         }
     }
 
@@ -301,33 +319,26 @@ impl Worker {
         }
     }
 
-    /// Stops the rings, so that nobody waits for a NIC that is not there.
-    fn close(&mut self) {
-        for port in self.ports.iter_mut().filter(|port| !port.told) {
-            port.taker.stop(port.fault.unwrap_or(NicFault::Closed));
-            port.told = true;
-        }
-    }
-
     fn run(&mut self, stop: &AtomicBool) -> Result<(), NicError> {
-        let mut since = Instant::now();
+        let mut last: Option<String> = None;
         loop {
-            let (before, welcomed, begun) = (self.base, self.sums.connections, Instant::now());
+            let before = self.base;
             let error = match self.connect() {
                 Err(error) => error.to_string(),
                 Ok(connection) => match self.serve(&connection, stop) {
                     Ok(()) => return Ok(()),
                     Err(Broken::For(error)) => return Err(error),
                     Err(Broken::Connection(error)) => error,
+                    // Why the connections before ended says more, such as that they were refused.
+                    Err(Broken::Patience(waited)) => {
+                        last.filter(|_| self.base == before).unwrap_or_else(|| waited.into())
+                    }
                 },
             };
-            // A connection that brought something begins the wait anew, or one that stood. Not one that the collector ends at once, as
-            // it does with a payload that its poster changes.
-            let stood = self.sums.connections != welcomed && begun.elapsed() > STOOD;
-            if self.base != before || stood {
-                since = Instant::now();
+            if self.is_over(stop) {
+                return Ok(());
             }
-            if since.elapsed() > self.options.patience {
+            if self.progress.elapsed() > self.options.patience {
                 let NicOptions { collector, patience, .. } = &self.options;
                 let waiting = self.ports.iter().map(|port| port.taker.waiting()).sum();
                 return Err(NicError::Unreachable {
@@ -337,6 +348,7 @@ impl Worker {
                     waiting,
                 });
             }
+            last = Some(error);
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -365,24 +377,39 @@ impl Worker {
         wire::encode(Kind::Hello, stream, self.base, &mut self.out, |_| {});
         let mut written = 0;
         let mut welcome = false;
-        let (mut heard, mut moved, mut pinged) = (Instant::now(), Instant::now(), Instant::now());
+        let (mut moved, mut pinged) = (Instant::now(), Instant::now());
         let mut wait = AGAIN.0;
+        // A connection that takes nothing more may have brought why.
+        let mut closed: Option<io::Error> = None;
         loop {
             let mut busy = false;
             // What came.
             let mut reader = connection;
             match incoming.fill(&mut reader) {
-                Ok(0) => return Err(Broken::Connection("the collector ended the connection".into())),
-                Ok(_) => {
-                    busy = true;
-                    heard = Instant::now();
+                Ok(0) => {
+                    let error = closed.map(|error| error.to_string());
+                    return Err(Broken::Connection(
+                        error.unwrap_or_else(|| "the collector ended the connection".into()),
+                    ));
                 }
+                Ok(_) => busy = true,
                 Err(error) if would_block(&error) => {}
                 Err(error) => return Err(error.into()),
             }
             while let Some(frame) = incoming.frame()? {
+                if frame.kind == Kind::Refused {
+                    return Err(Broken::Connection(format!(
+                        "the collector refused it: {}",
+                        reason(frame.body)
+                    )));
+                }
                 if frame.stream != stream {
                     return Err(Broken::Connection("a frame of another stream".into()));
+                }
+                // While entries are posted only completions count: a collector that answers and stores nothing is none.
+                let none = |port: &PortState| port.fault.is_some() || port.taker.waiting() == 0;
+                if self.flights.is_empty() && self.ports.iter().all(none) {
+                    self.progress = Instant::now();
                 }
                 match frame.kind {
                     Kind::Welcome if !welcome => {
@@ -407,17 +434,16 @@ impl Worker {
                     }
                 }
             }
+            // Without anything to carry the end needs no WELCOME.
+            if self.is_over(stop) {
+                return Ok(());
+            }
             // What goes.
             if welcome {
                 busy |= self.take();
                 busy |= self.send();
                 if self.flights.is_empty() {
                     moved = Instant::now();
-                    let quiet = self.ports.iter().all(|port| port.fault.is_some() || port.late.is_none());
-                    // Asked before the rings were looked at for the last time.
-                    if stop.load(Ordering::Acquire) && !self.take() && quiet {
-                        return Ok(());
-                    }
                 } else if moved.elapsed() > wait && written == self.out.len() {
                     // Nothing is acknowledged: what is on its way may be lost, or the ACK.
                     let (base, begun) = (self.base, self.begun);
@@ -433,16 +459,16 @@ impl Worker {
                     wire::encode(Kind::Ping, stream, self.base, &mut self.out, |_| {});
                 }
             }
-            while written < self.out.len() {
+            while written < self.out.len() && closed.is_none() {
                 let mut writer = connection;
                 match writer.write(&self.out[written..]) {
-                    Ok(0) => return Err(Broken::Connection("the collector takes nothing more".into())),
+                    Ok(0) => closed = Some(io::ErrorKind::WriteZero.into()),
                     Ok(count) => {
                         written += count;
                         busy = true;
                     }
                     Err(error) if would_block(&error) => break,
-                    Err(error) => return Err(error.into()),
+                    Err(error) => closed = Some(error),
                 }
             }
             if written == self.out.len() {
@@ -452,8 +478,10 @@ impl Worker {
                 self.out.drain(..written);
                 written = 0;
             }
-            if heard.elapsed() > self.options.patience {
-                return Err(Broken::Connection("the collector does not answer".into()));
+            if self.progress.elapsed() > self.options.patience {
+                let error =
+                    if welcome { "it answers with nothing that was stored" } else { "it does not answer" };
+                return Err(Broken::Patience(error));
             }
             if busy {
                 idle = Idle::default();
@@ -481,14 +509,11 @@ impl Worker {
 
     /// All below `next` are stored: completes them.
     fn advance(&mut self, next: u64) -> Result<(), Broken> {
-        let count = next.saturating_sub(self.base);
-        if count > self.flights.len() as u64 {
-            let said = format!(
-                "the collector acknowledges {next}, and {} were sent",
-                self.base + self.flights.len() as u64
-            );
+        if next > self.unsent {
+            let said = format!("the collector acknowledges {next}, and {} were sent", self.unsent);
             return Err(Broken::Connection(said));
         }
+        let count = next.saturating_sub(self.base);
         for flight in self.flights.drain(..count as usize) {
             self.ports[flight.port].taker.complete(1);
             self.flight_bytes -= u64::from(flight.entry.length);
@@ -496,9 +521,12 @@ impl Worker {
             self.sums.bytes += u64::from(flight.entry.length);
         }
         self.base += count;
+        if count > 0 {
+            self.progress = Instant::now();
+        }
         self.begun = self.begun.saturating_sub(count as usize);
         self.told.store(self.sums.completed, Ordering::Relaxed);
-        // A ring that is at fault stops once all before the entry at fault are completed (N8).
+        // A ring that is at fault stops once all before the entry at fault are completed (W8).
         for port in self.ports.iter_mut().filter(|port| !port.told && port.taker.outstanding() == 0) {
             if let Some(fault) = port.fault {
                 port.taker.stop(fault);
@@ -532,6 +560,15 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// Whether the end was asked for and all that was rung for by then is completed.
+    fn is_over(&mut self, stop: &AtomicBool) -> bool {
+        // Asked before the rings are looked at for the last time, whose look says which slot is late.
+        stop.load(Ordering::Acquire)
+            && self.flights.is_empty()
+            && !self.take()
+            && self.ports.iter().all(|port| port.fault.is_some() || port.late.is_none())
     }
 
     /// Takes entries from the rings in turn, as far as the window has room. Whether there was one.
@@ -570,14 +607,20 @@ impl Worker {
                 };
                 port.late = None;
                 let judged = judge(&entry, port.region.len() as u64);
-                if let Err(fault) = judged.and_then(|()| payload_is(&entry, &port.region, &mut self.words)) {
-                    port.fault = Some(fault);
-                    port.taker.put_back();
-                    break;
-                }
+                let words = match judged.and_then(|()| load(&entry, &port.region)) {
+                    Ok(words) => words,
+                    Err(fault) => {
+                        port.fault = Some(fault);
+                        port.taker.put_back();
+                        break;
+                    }
+                };
                 took = true;
+                if self.flights.is_empty() {
+                    self.progress = Instant::now();
+                }
                 self.flight_bytes += u64::from(entry.length);
-                self.flights.push_back(Flight { port: number, entry, sent: 0, held: false });
+                self.flights.push_back(Flight { port: number, entry, words, sent: 0, held: false });
             }
             if port.fault.is_some() && !port.told && port.taker.outstanding() == 0 {
                 port.taker.stop(port.fault.unwrap_or(NicFault::Closed));
@@ -609,9 +652,7 @@ impl Worker {
             }
             self.sendings += 1;
             flight.sent = self.sendings;
-            let region = &self.ports[flight.port].region;
-            let (entry, words, stream) = (flight.entry, &mut self.words, self.options.stream);
-            load(&entry, region, words);
+            let (entry, words, stream) = (flight.entry, &flight.words, self.options.stream);
             self.link.pass(&mut self.out, |out| {
                 wire::encode(Kind::Data, stream, number, out, |out| {
                     out.extend_from_slice(bytes_of(&entry));
@@ -631,22 +672,71 @@ impl Worker {
     }
 }
 
-/// Reads the payload's words, the bytes behind its end as zeros.
-fn load(entry: &HwNicEntry, region: &SharedMemory, words: &mut Vec<u32>) {
-    words.resize(entry.length.div_ceil(4) as usize, 0);
-    if let Err(error) = region.load_u32s(entry.offset as usize, words) {
+/// Reads the payload's words, the bytes behind its end as zeros, and holds them against the digest that the poster made (W4).
+fn load(entry: &HwNicEntry, region: &SharedMemory) -> Result<Vec<u32>, NicFault> {
+    let mut words = vec![0; entry.length.div_ceil(4) as usize];
+    if let Err(error) = region.load_u32s(entry.offset as usize, &mut words) {
         unreachable!("an entry was held against its region: {error}");
     }
     if let (Some(last), rest @ 1..) = (words.last_mut(), entry.length % 4) {
         *last &= (1 << (8 * rest)) - 1;
     }
+    let is_verified =
+        entry.flags & NicFlags::DIGEST.bits() == 0 || digest(words.iter().copied()) == entry.digest;
+    if is_verified { Ok(words) } else { Err(NicFault::BadDigest) }
 }
 
-/// Holds the payload against the digest that its poster made (N4).
-fn payload_is(entry: &HwNicEntry, region: &SharedMemory, words: &mut Vec<u32>) -> Result<(), NicFault> {
-    if entry.flags & NicFlags::DIGEST.bits() == 0 {
-        return Ok(());
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::poster::Poster;
+    use crate::ring::send;
+    use doorbell_host::queue::Depth;
+
+    fn worker() -> (Worker, Poster) {
+        let (poster, port) = Poster::new(Depth::new("depth", 8).unwrap(), 4096, 7).unwrap();
+        (Worker::new(NicOptions::new("127.0.0.1:1"), vec![port], Arc::default()), poster)
     }
-    load(entry, region, words);
-    if digest(words.iter().copied()) == entry.digest { Ok(()) } else { Err(NicFault::BadDigest) }
+
+    /// W6: an entry that was rung for behind a slot that is not published yet is waited for, even if the last look is the first one
+    /// that finds it.
+    #[test]
+    fn w6_no_end_is_found_behind_an_unpublished_slot() {
+        let (mut worker, poster) = worker();
+        let stop = AtomicBool::new(true);
+        assert!(worker.is_over(&stop));
+        let slot = poster.agent().reserve().unwrap();
+        poster.agent().post(send(1, 0, 0)).unwrap();
+        assert!(!worker.is_over(&stop));
+        poster.agent().publish(slot, send(0, 0, 0));
+        assert!(!worker.is_over(&stop));
+        assert_eq!(worker.flights.len(), 2);
+    }
+
+    /// W10: nobody has stored what was never sent.
+    #[test]
+    fn w10_an_acknowledgement_of_what_was_not_sent_completes_nothing() {
+        let (mut worker, poster) = worker();
+        for k in 0..3 {
+            poster.agent().post(send(k, 0, 0)).unwrap();
+        }
+        assert!(worker.welcomed(0).is_ok() && worker.take() && worker.send());
+        poster.agent().post(send(3, 0, 0)).unwrap();
+        assert!(worker.take());
+        assert!(worker.acknowledged(4, &[]).is_err() && worker.welcomed(4).is_err());
+        assert_eq!(poster.agent().ring().completed(), 0);
+        assert!(worker.acknowledged(3, &[]).is_ok());
+        assert_eq!(poster.agent().ring().completed(), 3);
+    }
+
+    #[test]
+    fn w8_a_panic_stops_the_rings() {
+        let (worker, poster) = worker();
+        let panicked = thread::spawn(move || {
+            let _worker = worker;
+            panic!("as a bug would");
+        });
+        panicked.join().unwrap_err();
+        assert_eq!(poster.fault(), Some(NicFault::Closed));
+    }
 }

@@ -39,9 +39,8 @@ pub struct Poster {
     /// Bytes of the region given out since the beginning, and of those given back.
     taken: u64,
     freed: u64,
-    /// Of each entry that is not completed, how many bytes were given out with it.
-    spans: VecDeque<u64>,
-    completed: u64,
+    /// Of each of its entries that is not completed, the index and how many bytes were given out with it.
+    spans: VecDeque<(u64, u64)>,
     words: Vec<u32>,
 }
 
@@ -56,8 +55,7 @@ impl Poster {
         let ring = SendRing::new(&memory, 0, depth, key)?;
         let port = Port { ring: ring.clone(), region: region.clone() };
         let agent = Agent::new(ring);
-        let poster =
-            Self { agent, region, taken: 0, freed: 0, spans: VecDeque::new(), completed: 0, words: vec![] };
+        let poster = Self { agent, region, taken: 0, freed: 0, spans: VecDeque::new(), words: vec![] };
         Ok((poster, port))
     }
 
@@ -106,7 +104,7 @@ impl Poster {
         // A slot that was reserved is published, whatever became of its payload.
         self.agent.publish(index, HwNicEntry { poster, rollout_id, seq_len, result, ..entry });
         self.taken += span;
-        self.spans.push_back(span);
+        self.spans.push_back((index, span));
         stored?;
         Ok(index)
     }
@@ -114,10 +112,13 @@ impl Poster {
     /// Entries completed so far: those of lower index are stored at the collector.
     pub fn completed(&mut self) -> u64 {
         let now = self.agent.ring().completed();
-        for span in self.spans.drain(..(now - self.completed) as usize) {
+        // Others may have posted by the agent.
+        while let Some(&(index, span)) = self.spans.front()
+            && index < now
+        {
             self.freed += span;
+            self.spans.pop_front();
         }
-        self.completed = now;
         now
     }
 
@@ -129,5 +130,30 @@ impl Poster {
     /// The agent.
     pub fn agent(&self) -> &Agent {
         &self.agent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::{Looked, Taker};
+
+    /// Entries that others post by the agent complete among the poster's, and give back nothing of its region.
+    #[test]
+    fn w7_others_may_post_by_the_agent() {
+        let (mut poster, port) = Poster::new(Depth::new("depth", 8).unwrap(), 4096, 7).unwrap();
+        let mut taker = Taker::new(port.ring);
+        poster.agent().post(send(0, 0, 0)).unwrap();
+        assert_eq!(poster.post(HwNicEntry::default(), &[1; 4000]).unwrap(), 1);
+        for completed in 1..=2 {
+            assert!(matches!(taker.look(), Ok(Looked::Entry(..))));
+            taker.complete(1);
+            let room = poster.post(HwNicEntry::default(), &[1; 200]);
+            assert!(
+                if completed == 1 { matches!(room, Err(CarryError::Full)) } else { room.is_ok() },
+                "{room:?}"
+            );
+            assert_eq!(poster.completed(), completed);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The send ring: one agent's finishers post entries into it, and the NIC takes them in order (N1 to N8).
+//! The send ring: one agent's finishers post entries into it, and the NIC takes them in order (W1 to W8).
 //!
 //! The text is written over [`Cell`], so that `tests/loom.rs` runs these very functions on loom's atomics.
 
@@ -16,7 +16,7 @@ use Ordering::{Acquire, Relaxed, Release};
 /// 64-bit words of an entry.
 pub const ENTRY_WORDS: usize = size_of::<HwNicEntry>() / 8;
 
-/// Seed that a ring's key is mixed with: an entry of a send ring is no descriptor of a queue with the same key (N2).
+/// Seed that a ring's key is mixed with: an entry of a send ring is no descriptor of a queue with the same key (W2).
 const KEY: u32 = 0x4E49_4331;
 
 /// A 64-bit word that several agents access.
@@ -138,13 +138,13 @@ impl<W: Words> SendRing<W> {
         self.words.word(NIC_SLOTS_AT as usize + size_of::<HwNicEntry>() * slot + 8 * word)
     }
 
-    /// Entries that the NIC has completed: whoever sees an index below it may reuse slot and payload (N7).
+    /// Entries that the NIC has completed: whoever sees an index below it may reuse slot and payload (W7).
     #[inline]
     pub fn completed(&self) -> u64 {
         self.words.word(NIC_COMPLETED_AT as usize).load(Acquire)
     }
 
-    /// Why the ring stopped (N8), if it has.
+    /// Why the ring stopped (W8), if it has.
     #[inline]
     pub fn fault(&self) -> Option<NicFault> {
         match self.words.word(NIC_FAULT_AT as usize).load(Acquire) {
@@ -156,7 +156,7 @@ impl<W: Words> SendRing<W> {
     }
 }
 
-/// The check word (N2) of an entry in the slot of running index `index`: R2's, with the ring's key.
+/// The check word (W2) of an entry in the slot of running index `index`: R2's, with the ring's key.
 #[inline]
 pub fn check_for(entry: &HwNicEntry, key: &SqKey, index: u64) -> u32 {
     cast::<HwNicEntry, HwDesc>(*entry).check_for(key, index as u32)
@@ -174,7 +174,7 @@ pub fn send(user_data: u64, offset: u64, length: u32) -> HwNicEntry {
     HwNicEntry { opcode: NicOpcode::Send as u8, user_data, offset, length, ..HwNicEntry::default() }
 }
 
-/// The digest of a payload (N4): that of a descriptor's tokens, over the payload's 32-bit words, of which the last is filled up
+/// The digest of a payload (W4): that of a descriptor's tokens, over the payload's 32-bit words, of which the last is filled up
 /// with zeros.
 pub fn digest(words: impl IntoIterator<Item = u32>) -> u32 {
     words.into_iter().fold(DIGEST_INIT, |digest, word| (digest ^ word).wrapping_mul(DIGEST_PRIME))
@@ -205,7 +205,7 @@ pub enum PostError {
     Stopped(NicFault),
 }
 
-/// The agent's side of a ring: its finishers share it by reference (N3).
+/// The agent's side of a ring: its finishers share it by reference (W3).
 #[derive(Debug)]
 pub struct Agent<W: Words = RingMemory> {
     ring: SendRing<W>,
@@ -318,7 +318,7 @@ impl<W: Words> Taker<W> {
         self.ring.words.word(NIC_BELL_AT as usize).load(Acquire).saturating_sub(self.completed)
     }
 
-    /// Looks at the bell, and if it was rung for something, at the next slot (N5). What it returns is a copy: no byte of a slot is
+    /// Looks at the bell, and if it was rung for something, at the next slot (W5). What it returns is a copy: no byte of a slot is
     /// read again.
     ///
     /// # Errors
@@ -361,13 +361,13 @@ impl<W: Words> Taker<W> {
         self.ring.words.word(NIC_COMPLETED_AT as usize).store(self.completed, Release);
     }
 
-    /// Stops the ring, once all entries before the one that is at fault are completed (N8).
+    /// Stops the ring, once all entries before the one that is at fault are completed (W8).
     pub fn stop(&mut self, fault: NicFault) {
         self.ring.words.word(NIC_FAULT_AT as usize).store(u64::from(fault as u8), Release);
     }
 }
 
-/// What is wrong with an entry that is whole, beside its payload (N4).
+/// What is wrong with an entry that is whole, beside its payload (W4).
 ///
 /// # Errors
 /// The fault.

@@ -39,7 +39,8 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
-    /// It is damaged before its end, which no interrupted write leaves.
+    /// It is damaged before its end. A process that is killed leaves no such file. A machine that loses power may, as it may write
+    /// the end of a group of records before its beginning; nothing of that group was acknowledged with `sync`.
     #[error(
         "{path} is damaged at byte {offset}, in record {number}, and other bytes follow: nothing is appended to it; move it away to \
          begin anew",
@@ -87,6 +88,11 @@ fn head(stream: u64) -> [u8; FILE_HEAD] {
     head
 }
 
+/// Whether these bytes may be what a collector that was killed in the head of a file has left.
+fn is_begun(bytes: &[u8], stream: u64) -> bool {
+    head(stream).starts_with(bytes) || bytes.iter().all(|&byte| byte == 0)
+}
+
 fn record_head(length: u32, crc: u32, number: u64) -> [u8; RECORD_HEAD] {
     let mut head = [0; RECORD_HEAD];
     head[..4].copy_from_slice(&length.to_le_bytes());
@@ -127,7 +133,16 @@ impl Records {
         let mut found = [0; FILE_HEAD];
         file.seek(SeekFrom::Start(0)).map_err(io)?;
         if size < FILE_HEAD as u64 {
-            return Err(StoreError::Foreign { path: path.to_owned() });
+            // A collector that was killed while it began the file. Its name has the stream.
+            let name = path.file_stem().and_then(|name| name.to_str());
+            let named = name.and_then(|name| u64::from_str_radix(name, 16).ok());
+            let mut begun = vec![];
+            (&file).take(FILE_HEAD as u64).read_to_end(&mut begun).map_err(io)?;
+            let Some(stream) = named.filter(|&stream| is_begun(&begun, stream)) else {
+                return Err(StoreError::Foreign { path: path.to_owned() });
+            };
+            let file = BufReader::new(file);
+            return Ok(Self { path: path.to_owned(), file, size, offset: 0, number: 0, stream, over: true });
         }
         file.read_exact(&mut found).map_err(io)?;
         let stream = u64_at(&found, 16);
@@ -213,6 +228,15 @@ impl Records {
     }
 }
 
+/// How far a file was written by a collector that has closed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Number of the first record that it does not have.
+    pub next: u64,
+    /// How long it is.
+    pub length: u64,
+}
+
 /// A stream's file, to append to.
 #[derive(Debug)]
 pub struct Store {
@@ -222,6 +246,8 @@ pub struct Store {
     /// Appended and not written.
     group: Vec<u8>,
     next: u64,
+    /// Number of the first record that is not stored, and where it will begin.
+    mark: Mark,
     /// Why nothing more is taken: what a write that failed has left is not known.
     failed: bool,
 }
@@ -233,22 +259,15 @@ impl Store {
     /// # Errors
     /// As [`Records::read`], and `Locked`.
     pub fn open(directory: &Path, stream: u64, sync: bool) -> Result<Self, StoreError> {
-        let path = path_of(directory, stream);
+        let (path, mut file) = locked(directory, stream)?;
         let io = |error| StoreError::Io { path: path.clone(), error };
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(std::fs::TryLockError::WouldBlock) => return Err(StoreError::Locked { path }),
-            Err(std::fs::TryLockError::Error(error)) => return Err(io(error)),
-        }
         // A file is killed in its head, too; nothing was acknowledged then.
         let size = file.metadata().map_err(io)?.len();
-        let mut next = 0;
+        let (mut next, mut length) = (0, FILE_HEAD as u64);
         if size < FILE_HEAD as u64 {
             let mut begun = vec![];
-            file.read_to_end(&mut begun).map_err(io)?;
-            if !head(stream).starts_with(&begun) && begun.iter().any(|&byte| byte != 0) {
+            (&file).take(FILE_HEAD as u64).read_to_end(&mut begun).map_err(io)?;
+            if !is_begun(&begun, stream) {
                 return Err(StoreError::Foreign { path });
             }
             file.set_len(0).map_err(io)?;
@@ -261,15 +280,34 @@ impl Store {
             }
             while records.read()?.is_some() {}
             next = records.number;
-            file.set_len(records.end()).map_err(io)?;
-            file.seek(SeekFrom::Start(records.end())).map_err(io)?;
+            length = records.end();
+            file.set_len(length).map_err(io)?;
+            file.seek(SeekFrom::Start(length)).map_err(io)?;
         }
         if sync {
             file.sync_all().map_err(io)?;
             // The name of a new file is the directory's.
             File::open(directory).and_then(|directory| directory.sync_all()).map_err(io)?;
         }
-        Ok(Self { path, file, sync, group: vec![], next, failed: false })
+        Ok(Self { path, file, sync, group: vec![], next, mark: Mark { next, length }, failed: false })
+    }
+
+    /// Opens the file that this process closed at `mark`, without reading it. `None` if it is not as long as that: it is read then.
+    ///
+    /// # Errors
+    /// `Io`, or `Locked`.
+    pub fn reopen(directory: &Path, stream: u64, sync: bool, mark: Mark) -> Result<Option<Self>, StoreError> {
+        let (path, mut file) = locked(directory, stream)?;
+        let io = |error| StoreError::Io { path: path.clone(), error };
+        if file.seek(SeekFrom::End(0)).map_err(io)? != mark.length {
+            return Ok(None);
+        }
+        Ok(Some(Self { path, file, sync, group: vec![], next: mark.next, mark, failed: false }))
+    }
+
+    /// How far it is stored; `None` if a write failed, so that nobody knows.
+    pub fn mark(&self) -> Option<Mark> {
+        (!self.failed).then_some(self.mark)
     }
 
     /// Number of the next record.
@@ -297,13 +335,29 @@ impl Store {
     /// `Io`. The file takes nothing more then; opened again, it has what was stored.
     pub fn commit(&mut self) -> Result<(), StoreError> {
         let refused = || io::Error::other("an earlier write to it failed");
-        let Self { path, file, group, sync, failed, .. } = self;
+        let Self { path, file, group, sync, failed, next, mark } = self;
         let written = if *failed { Err(refused()) } else { file.write_all(group) };
         let stored =
             written.and_then(|()| if *sync && !group.is_empty() { file.sync_data() } else { Ok(()) });
         *failed |= stored.is_err();
+        *mark = Mark { next: *next, length: mark.length + group.len() as u64 };
         group.clear();
         stored.map_err(|error| StoreError::Io { path: path.clone(), error })
+    }
+}
+
+/// The file of `stream` in `directory`, made if it is not there, for this process only.
+fn locked(directory: &Path, stream: u64) -> Result<(PathBuf, File), StoreError> {
+    let path = path_of(directory, stream);
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) => return Err(StoreError::Io { path, error }),
+    };
+    match file.try_lock() {
+        Ok(()) => Ok((path, file)),
+        Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::Locked { path }),
+        Err(std::fs::TryLockError::Error(error)) => Err(StoreError::Io { path, error }),
     }
 }
 
@@ -326,17 +380,22 @@ mod tests {
         std::fs::read(path_of(directory, 7)).unwrap()
     }
 
-    /// N11: whatever byte the collector was killed at, it has a prefix of the records, goes on behind it, and ends with the same file.
+    /// W11: whatever byte the collector was killed at, it has a prefix of the records, goes on behind it, and ends with the same file.
     #[test]
-    fn n11_a_file_cut_at_any_byte_goes_on_without_a_double() {
+    fn w11_a_file_cut_at_any_byte_goes_on_without_a_double() {
         let directory = tempfile::tempdir().unwrap();
         let whole = filled(directory.path(), 6);
         let path = path_of(directory.path(), 7);
         let mut numbers = vec![];
         for cut in 0..=whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
+            // Whoever only reads finds the same.
+            let mut records = Records::open(&path).unwrap();
+            let seen = std::iter::from_fn(|| records.read().unwrap()).count() as u64;
+            assert_eq!(records.stream(), 7);
             let mut store = Store::open(directory.path(), 7, false).unwrap();
             numbers.push(store.next());
+            assert_eq!(seen, store.next(), "cut at {cut}");
             for k in store.next()..6 {
                 let payload = vec![k as u8; (5 * k % 23) as usize];
                 store.append(&body(&HwNicEntry { user_data: k, ..HwNicEntry::default() }, &payload));
@@ -348,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn n11_damage_before_the_end_is_told_and_nothing_is_removed() {
+    fn w11_damage_before_the_end_is_told_and_nothing_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         let whole = filled(directory.path(), 4);
         let path = path_of(directory.path(), 7);
@@ -373,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn n11_zeros_at_the_end_are_a_write_that_was_cut_off() {
+    fn w11_zeros_at_the_end_are_a_write_that_was_cut_off() {
         let directory = tempfile::tempdir().unwrap();
         let mut bytes = filled(directory.path(), 4);
         let whole = bytes.clone();
@@ -384,9 +443,31 @@ mod tests {
     }
 
     #[test]
-    fn n11_one_collector_has_a_file() {
+    fn w11_one_collector_has_a_file() {
         let directory = tempfile::tempdir().unwrap();
         let _held = Store::open(directory.path(), 7, false).unwrap();
         assert!(matches!(Store::open(directory.path(), 7, false), Err(StoreError::Locked { .. })));
+    }
+
+    #[test]
+    fn w11_a_file_that_was_closed_is_opened_at_its_mark() {
+        let directory = tempfile::tempdir().unwrap();
+        let whole = filled(directory.path(), 4);
+        let mut store = Store::open(directory.path(), 7, false).unwrap();
+        let before = store.mark().unwrap();
+        assert_eq!(before, Mark { next: 4, length: whole.len() as u64 });
+        store.append(&body(&HwNicEntry::default(), b"fifth"));
+        assert_eq!(store.mark(), Some(before), "it is not stored yet");
+        store.commit().unwrap();
+        let mark = store.mark().unwrap();
+        assert_eq!(mark.next, 5);
+        assert!(matches!(Store::reopen(directory.path(), 7, false, mark), Err(StoreError::Locked { .. })));
+        drop(store);
+        assert!(Store::reopen(directory.path(), 7, false, before).unwrap().is_none(), "it has grown");
+        let mut store = Store::reopen(directory.path(), 7, false, mark).unwrap().unwrap();
+        store.append(&body(&HwNicEntry::default(), b"sixth"));
+        store.commit().unwrap();
+        drop(store);
+        assert_eq!(Store::open(directory.path(), 7, false).unwrap().next(), 6);
     }
 }

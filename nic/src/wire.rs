@@ -12,6 +12,8 @@ pub const HEAD: usize = 32;
 pub const BODY_MAX: usize = 64 + NIC_LENGTH_MAX as usize;
 /// Frames beyond the next one that a collector may hold, and that an ACK tells of.
 pub const AHEAD: u64 = 1024;
+/// Bytes of the reason in a frame that refuses, at most.
+pub const REASON_MAX: usize = 1024;
 
 /// What a frame says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +29,13 @@ pub enum Kind {
     Ack = 4,
     /// NIC: asks for an ACK.
     Ping = 5,
+    /// Collector: ends the connection; the body says why, in UTF-8.
+    Refused = 6,
 }
 
 impl Kind {
     fn of(code: u8) -> Option<Self> {
-        [Self::Hello, Self::Welcome, Self::Data, Self::Ack, Self::Ping]
+        [Self::Hello, Self::Welcome, Self::Data, Self::Ack, Self::Ping, Self::Refused]
             .into_iter()
             .find(|kind| *kind as u8 == code)
     }
@@ -68,6 +72,12 @@ pub enum FrameError {
     /// No such kind.
     #[error("a frame of kind {0}, which this version does not have")]
     Kind(u8),
+    /// A bit is set that this version does not have.
+    #[error("a frame whose reserved word is {0:#06x} instead of 0")]
+    Reserved(u16),
+    /// A body where none belongs.
+    #[error("a {0:?} frame with a body of {1} bytes, which has none")]
+    Body(Kind, u32),
     /// Too long.
     #[error("a frame with a body of {0} bytes; at most {BODY_MAX} are taken")]
     Length(u32),
@@ -134,6 +144,13 @@ pub fn decode(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, FrameError> {
     let length = u32_at(head, 8);
     if length as usize > BODY_MAX {
         return Err(FrameError::Length(length));
+    }
+    let reserved = u16::from_le_bytes([head[6], head[7]]);
+    if reserved != 0 {
+        return Err(FrameError::Reserved(reserved));
+    }
+    if length != 0 && matches!(kind, Kind::Hello | Kind::Welcome | Kind::Ping) {
+        return Err(FrameError::Body(kind, length));
     }
     let end = HEAD + length as usize;
     let Some(body) = bytes.get(HEAD..end) else { return Ok(None) };
@@ -207,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn n9_frames_come_back_and_damage_is_told(
+        fn w9_frames_come_back_and_damage_is_told(
             body in proptest::collection::vec(any::<u8>(), 0..200), stream: u64, seq: u64, at: usize, bit in 0..8u32,
         ) {
             let frame = Frame { kind: Kind::Data, stream, seq, body: &body };
@@ -224,7 +241,7 @@ mod tests {
         }
 
         #[test]
-        fn n9_no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), lead: bool) {
+        fn w9_no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), lead: bool) {
             let mut all = if lead { MAGIC.to_le_bytes().to_vec() } else { vec![] };
             all.extend(bytes);
             let _ = decode(&all);
@@ -232,11 +249,26 @@ mod tests {
     }
 
     #[test]
-    fn n9_a_body_beyond_the_limit_is_refused_before_it_comes() {
+    fn w9_a_body_beyond_the_limit_is_refused_before_it_comes() {
         let mut bytes = bytes_of(&Frame { kind: Kind::Data, stream: 1, seq: 2, body: &[] });
         bytes[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(decode(&bytes), Err(FrameError::Length(u32::MAX)));
         bytes[5] = 9;
         assert_eq!(decode(&bytes), Err(FrameError::Version(9)));
+    }
+
+    #[test]
+    fn w9_what_this_version_does_not_have_is_refused() {
+        let mut bytes = vec![];
+        encode(Kind::Data, 1, 2, &mut bytes, |_| ());
+        bytes[7] = 1;
+        bytes[12..16].fill(0);
+        let crc = crc32c::crc32c(&bytes);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(decode(&bytes), Err(FrameError::Reserved(0x100)));
+        for kind in [Kind::Hello, Kind::Welcome, Kind::Ping] {
+            let bytes = bytes_of(&Frame { kind, stream: 1, seq: 2, body: &[0] });
+            assert_eq!(decode(&bytes), Err(FrameError::Body(kind, 1)));
+        }
     }
 }

@@ -81,7 +81,7 @@ fn is_whole(directory: &Path, count: u64) {
 }
 
 #[rstest]
-fn n10_nothing_is_lost_doubled_or_torn_in_any_weather(#[values(1, 2, 3)] seed: u64) {
+fn w10_nothing_is_lost_doubled_or_torn_in_any_weather(#[values(1, 2, 3)] seed: u64) {
     const COUNT: u64 = 10_000;
     let directory = tempfile::tempdir().unwrap();
     let counts = collecting(directory.path(), |address| {
@@ -105,7 +105,7 @@ fn n10_nothing_is_lost_doubled_or_torn_in_any_weather(#[values(1, 2, 3)] seed: u
 
 /// Several finishers share a ring, and two rings share a NIC.
 #[test]
-fn n3_each_finishers_entries_come_in_its_order() {
+fn w3_each_finishers_entries_come_in_its_order() {
     const COUNT: u64 = 3_000;
     const FINISHERS: u64 = 3;
     let directory = tempfile::tempdir().unwrap();
@@ -163,7 +163,7 @@ fn n3_each_finishers_entries_come_in_its_order() {
 #[case(NicFault::BadRegion, |e| HwNicEntry { offset: 4096 - 4, length: 5, ..e })]
 #[case(NicFault::BadRegion, |e| HwNicEntry { offset: u64::MAX - 3, length: 8, ..e })]
 #[case(NicFault::BadDigest, |e| HwNicEntry { flags: NicFlags::DIGEST.bits(), digest: digest([1]), length: 4, ..e })]
-fn n4_n8_a_bad_entry_stops_its_ring_behind_what_came_before(
+fn w4_w8_a_bad_entry_stops_its_ring_behind_what_came_before(
     #[case] fault: NicFault,
     #[case] spoil: fn(HwNicEntry) -> HwNicEntry,
 ) {
@@ -194,7 +194,7 @@ fn n4_n8_a_bad_entry_stops_its_ring_behind_what_came_before(
 
 /// A finisher that takes a slot and never publishes it holds up what is behind it, and then the ring stops.
 #[test]
-fn n6_an_abandoned_slot_stops_its_ring() {
+fn w6_an_abandoned_slot_stops_its_ring() {
     let directory = tempfile::tempdir().unwrap();
     let (poster, port) = Poster::new(Depth::new("depth", 8).unwrap(), 4096, 1).unwrap();
     let error = collecting(directory.path(), |address| {
@@ -218,7 +218,7 @@ fn n6_an_abandoned_slot_stops_its_ring() {
 
 /// A slot that was published and is not whole is told.
 #[test]
-fn n2_a_slot_that_changed_after_its_publication_is_a_bad_check() {
+fn w2_a_slot_that_changed_after_its_publication_is_a_bad_check() {
     let directory = tempfile::tempdir().unwrap();
     let depth = Depth::new("depth", 4).unwrap();
     let memory = SharedMemory::allocate(ring_bytes(depth), SIMULATED_BUS_ADDRESS).unwrap();
@@ -267,9 +267,9 @@ fn spawn(directory: &Path, address: &str) -> (Child, String) {
     (child, address.expect("the collector starts"))
 }
 
-/// N11: a collector that is killed, again and again and without a word, and comes back gets the rest.
+/// W11: a collector that is killed, again and again and without a word, and comes back gets the rest.
 #[test]
-fn n11_a_collector_that_is_killed_and_comes_back_gets_the_rest() {
+fn w11_a_collector_that_is_killed_and_comes_back_gets_the_rest() {
     const COUNT: u64 = 60_000;
     let directory = tempfile::tempdir().unwrap();
     let (mut child, address) = spawn(directory.path(), "127.0.0.1:0");
@@ -307,7 +307,7 @@ fn n11_a_collector_that_is_killed_and_comes_back_gets_the_rest() {
 }
 
 #[test]
-fn n12_a_collector_that_lost_its_directory_is_told() {
+fn w12_a_collector_that_lost_its_directory_is_told() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (mut child, address) = spawn(one.path(), "127.0.0.1:0");
     let (mut poster, port) = Poster::new(Depth::new("depth", 8).unwrap(), 4096, 7).unwrap();
@@ -319,6 +319,8 @@ fn n12_a_collector_that_lost_its_directory_is_told() {
     child.kill().unwrap();
     child.wait().unwrap();
     let (mut child, _) = spawn(other.path(), &address);
+    // A NIC with nothing to carry needs no collector.
+    post(&mut poster, 1, b"waits");
     let error = nic.finish().unwrap_err();
     child.kill().unwrap();
     child.wait().unwrap();
@@ -326,7 +328,7 @@ fn n12_a_collector_that_lost_its_directory_is_told() {
 }
 
 #[test]
-fn n12_a_collector_that_never_comes_is_an_error_and_stops_the_rings() {
+fn w12_a_collector_that_never_comes_is_an_error_and_stops_the_rings() {
     let (mut poster, port) = Poster::new(Depth::new("depth", 8).unwrap(), 4096, 7).unwrap();
     let mut options = options("127.0.0.1:1", Weather::FAIR);
     options.patience = Duration::from_millis(300);
@@ -338,7 +340,7 @@ fn n12_a_collector_that_never_comes_is_an_error_and_stops_the_rings() {
     assert_eq!(poster.fault(), Some(NicFault::Closed));
 }
 
-/// N12: a NIC gives up a collector that lies, talks nonsense or says nothing, and its rings stop.
+/// W12: a NIC gives up a collector that lies, talks nonsense or says nothing, and its rings stop.
 #[rstest]
 #[case::silent(vec![])]
 #[case::nonsense(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())]
@@ -346,7 +348,7 @@ fn n12_a_collector_that_never_comes_is_an_error_and_stops_the_rings() {
 #[case::more_than_was_sent(welcome(STREAM, 1 << 40))]
 #[case::no_welcome(ack(STREAM, 0, &[]))]
 #[case::an_ack_of_more([welcome(STREAM, 0), ack(STREAM, u64::MAX, &[0xFF; 1000])].concat())]
-fn n12_a_hostile_collector_is_given_up(#[case] answer: Vec<u8>) {
+fn w12_a_hostile_collector_is_given_up(#[case] answer: Vec<u8>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let over = AtomicBool::new(false);
@@ -386,9 +388,9 @@ fn ack(stream: u64, seq: u64, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// N12: hostile peers of a collector are sent away, and the stream of a NIC goes on beside them.
+/// W12: hostile peers of a collector are sent away, and the stream of a NIC goes on beside them.
 #[test]
-fn n12_hostile_bytes_end_their_connection_and_nothing_else() {
+fn w12_hostile_bytes_end_their_connection_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let mut draw = Draw::new(5);
     let frame = |kind, stream, seq, body: &[u8]| {

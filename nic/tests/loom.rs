@@ -197,7 +197,7 @@ fn run(posts: [u32; 2], preemptions: usize, mistake: Option<Mistake>) {
 // With three switches away from a thread that could go on it takes 12 s.
 #[case([2, 1], 2)]
 #[case([3, 0], 3)]
-fn n3_n5_entries_are_taken_whole_in_order_and_once(#[case] posts: [u32; 2], #[case] preemptions: usize) {
+fn w3_w5_entries_are_taken_whole_in_order_and_once(#[case] posts: [u32; 2], #[case] preemptions: usize) {
     run(posts, preemptions, None);
 }
 
@@ -210,7 +210,7 @@ fn n3_n5_entries_are_taken_whole_in_order_and_once(#[case] posts: [u32; 2], #[ca
 #[case(Mistake::BellStored, [1, 1])]
 #[case(Mistake::NoRoomSeen, [3, 0])]
 #[case(Mistake::ReserveStored, [1, 1])]
-fn n3_n5_each_mistake_is_found(#[case] mistake: Mistake, #[case] posts: [u32; 2]) {
+fn w3_w5_each_mistake_is_found(#[case] mistake: Mistake, #[case] posts: [u32; 2]) {
     let ran = std::panic::catch_unwind(|| run(posts, 3, Some(mistake)));
     assert!(ran.is_err(), "{mistake:?} was not noticed");
 }

@@ -121,11 +121,16 @@ fn show(directory: &Path, json: bool) -> Result<ExitCode, Failure> {
     paths.sort();
     let mut lines = String::new();
     let mut figures = vec![];
+    let mut failures = vec![];
     for path in &paths {
-        let Held { stream, records, bytes, torn } = held(path).map_err(|error| match error {
-            StoreError::Damaged { .. } => Failure::failed(error),
-            error => Failure::input(error),
-        })?;
+        let Held { stream, records, bytes, torn } = match held(path) {
+            Ok(held) => held,
+            // The others are shown all the same.
+            Err(error) => {
+                failures.push(error);
+                continue;
+            }
+        };
         let cut = if torn == 0 {
             String::new()
         } else {
@@ -142,5 +147,10 @@ fn show(directory: &Path, json: bool) -> Result<ExitCode, Failure> {
     }
     let report = json!({ "modelled": true, "streams": figures });
     output::print(&if json { output::json(&report) } else { lines })?;
-    Ok(ExitCode::SUCCESS)
+    let Some(last) = failures.pop() else { return Ok(ExitCode::SUCCESS) };
+    failures.iter().for_each(output::tell);
+    Err(match last {
+        StoreError::Damaged { .. } => Failure::failed(last),
+        last => Failure::input(last),
+    })
 }

@@ -309,7 +309,11 @@ impl<K: Keep> Writer<K> {
                 self.keeper.commit()?;
                 begun = None;
             }
-            self.report()?;
+            if let Err(error) = self.report() {
+                // Whoever carries records away has failed, and the log has not.
+                self.keeper.commit()?;
+                return Err(error);
+            }
             match next {
                 Some(_) => {}
                 None if over && self.waiting.is_empty() => {

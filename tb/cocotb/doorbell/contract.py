@@ -83,11 +83,11 @@ EVENT_DELTA_MAX = 0x7FFF_FFFF
 RING_MAX_LOG2 = 16
 """log2 of the largest ring, in slots; the smallest has 2"""
 NIC_BELL_AT = 0
-"""byte of a send ring's memory at which the bell is, a u64: entries published (rule N5); the agent's line"""
+"""byte of a send ring's memory at which the bell is, a u64: entries published (rule W5); the agent's line"""
 NIC_COMPLETED_AT = 64
-"""byte at which the count of completed entries is, a u64 (rule N7); the NIC's line"""
+"""byte at which the count of completed entries is, a u64 (rule W7); the NIC's line"""
 NIC_FAULT_AT = 72
-"""byte at which the NIC's fault is, a u64: 0, or a fault (rule N8)"""
+"""byte at which the NIC's fault is, a u64: 0, or a fault (rule W8)"""
 NIC_SLOTS_AT = 128
 """byte at which slot 0 is"""
 NIC_LENGTH_MAX = 0x0100_0000
@@ -310,7 +310,7 @@ assert HwEvent.LAYOUT.size == 32
 
 @dataclass
 class HwNicEntry(Record):
-    """Work entry of the modelled NIC: one slot of a send ring (rule N1)."""
+    """Work entry of the modelled NIC: one slot of a send ring (rule W1)."""
 
     LAYOUT = Struct("<BBHIQQIIIIQQII")
 
@@ -331,7 +331,7 @@ class HwNicEntry(Record):
     seq_len: int = 0
     """prompt plus tokens of the rollout; carried, not interpreted"""
     digest: int = 0
-    """with DIGEST: digest of the payload (rule N4); else 0"""
+    """with DIGEST: digest of the payload (rule W4); else 0"""
     result: int = 0
     """how the rollout ended, as the poster has it; carried, not interpreted"""
     reserved_0: int = 0
@@ -341,7 +341,7 @@ class HwNicEntry(Record):
     index: int = 0
     """bits 31:0 of the running index of the slot"""
     check: int = 0
-    """rule N2; published with index, by one store of 64 bits"""
+    """rule W2; published with index, by one store of 64 bits"""
 
 
 assert HwNicEntry.LAYOUT.size == 64
@@ -464,7 +464,7 @@ class NicFault(IntEnum):
     NONE = 0x00
     """it has not"""
     BAD_CHECK = 0x01
-    """an entry was published whose check word does not match (rule N2)"""
+    """an entry was published whose check word does not match (rule W2)"""
     BAD_OPCODE = 0x02
     """the opcode is unknown to this NIC"""
     RESERVED_SET = 0x03
@@ -476,7 +476,7 @@ class NicFault(IntEnum):
     BAD_DIGEST = 0x06
     """the payload's digest is another: it was not visible when its entry was published, or it changed"""
     ABANDONED = 0x07
-    """a later entry was rung for, and this one was not published in time (rule N6)"""
+    """a later entry was rung for, and this one was not published in time (rule W6)"""
     CLOSED = 0x08
     """the NIC stopped before the entry was completed"""
 

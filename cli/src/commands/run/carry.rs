@@ -1,6 +1,8 @@
 //! Trajectories to a collector, by a modelled NIC (`--nic`).
 
-use std::net::TcpStream;
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
 
 use doorbell_contract::HwNicEntry;
 use doorbell_host::queue::Depth;
@@ -24,6 +26,18 @@ pub struct NicCarrier {
     nic: Option<Nic>,
 }
 
+/// Connects to the collector, and hangs up.
+fn reach(address: &str) -> io::Result<()> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, Duration::from_secs(5)) {
+            Ok(_) => return Ok(()),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
 impl NicCarrier {
     /// A NIC that carries to the collector at `address`.
     ///
@@ -31,7 +45,7 @@ impl NicCarrier {
     /// When there is no collector, or memory or thread are refused.
     pub fn new(address: &str) -> Result<Self, Failure> {
         // A run is long, and its collector may go and come back. One that is not there at first will not come.
-        if let Err(error) = TcpStream::connect(address) {
+        if let Err(error) = reach(address) {
             return Err(Failure::input(format!(
                 "{MODELLED} NIC: no collector at {address} ({error}); start `doorbell nic collect --listen {address} --store DIR`"
             )));
@@ -80,14 +94,14 @@ impl Carrier for NicCarrier {
 
 impl Drop for NicCarrier {
     fn drop(&mut self) {
-        // All that was posted has arrived, or why it has not was told.
-        if let Some(nic) = self.nic.take()
-            && let Ok(counts) = nic.finish()
-        {
-            output::note(format_args!(
+        match self.nic.take().map(Nic::finish) {
+            Some(Ok(counts)) => output::note(format_args!(
                 "{MODELLED} NIC: {} payloads with {} bytes carried, in {} frames",
                 counts.completed, counts.bytes, counts.frames
-            ));
+            )),
+            Some(Err(error)) => output::tell(format_args!("{MODELLED} NIC: {error}")),
+            // It has ended before, and why was told.
+            None => {}
         }
     }
 }

@@ -11,9 +11,9 @@ use doorbell_host::SharedMemory;
 use tempfile::tempdir;
 
 use super::*;
-use crate::trajectory::Outcome;
 use crate::trajectory::log::LogOptions;
 use crate::trajectory::log::{Append, Piece, Reader};
+use crate::trajectory::{Carried, Carrier, Outcome};
 
 const BUS: u64 = 1 << 32;
 
@@ -211,6 +211,39 @@ fn whole_records_before_a_bad_one_are_kept() {
     let verified = Reader::open(directory.path()).unwrap().verify().unwrap();
     assert_eq!((verified.records, verified.tokens, verified.torn), (5, 15, None));
     assert!(verified.damage.is_empty());
+}
+
+/// Takes records, and fails once it has three.
+struct Failing(u64);
+
+impl Carrier for Failing {
+    fn carry(&mut self, _: &Finished, _: &[u8]) -> Result<bool, String> {
+        self.0 += 1;
+        Ok(true)
+    }
+
+    fn arrived(&mut self) -> Result<u64, String> {
+        if self.0 < 3 { Ok(0) } else { Err("the carrier has ended".into()) }
+    }
+}
+
+/// A carrier that fails takes nothing from the log, though the log's group is still open.
+#[test]
+fn the_log_keeps_its_open_group_when_the_carrier_fails() {
+    let directory = tempdir().unwrap();
+    let hour = Duration::from_secs(3600);
+    let options = LogOptions { group_delay: hour, group_bytes: 1 << 20, ..LogOptions::default() };
+    let (log, _) = Log::open(directory.path(), options).unwrap();
+    let keeper = Carried::new(Failing(0), Some(log));
+    let mut recorder = WriterHandle::start_keeping(keeper, memory(), OPTIONS, None).unwrap();
+    for slot in 0..3 {
+        recorder.post(finished(slot, 3)).unwrap();
+    }
+    await_failure(&recorder);
+    let error = Box::new(recorder).finish().unwrap_err();
+    assert!(matches!(error, WriterError::Carrier(_)), "{error}");
+    let verified = Reader::open(directory.path()).unwrap().verify().unwrap();
+    assert_eq!((verified.records, verified.torn), (3, None));
 }
 
 /// A disk whose syncs wait until the test lets them, and fail or panic when it says so.
