@@ -77,7 +77,7 @@ fn ends(lines: &str, change: impl Fn(&mut Machine)) -> Result<(), (usize, u64, F
 #[case::control_function(".word 0x8400000000000000", Fault::UnknownFunction)]
 #[case::copy_kind(".word 0x280000000000a000", Fault::UnknownFunction)]
 #[case::copy_route(".word 0x2400000000002000", Fault::BadRoute)]
-#[case::register(".word 0x3c50000000000000", Fault::UnknownRegister)]
+#[case::register(".word 0x3c60000000000000", Fault::UnknownRegister)]
 #[case::reserved_gemv(".word 0x0000000000000004", Fault::ReservedBits { bits: 4 })]
 #[case::reserved_control(".word 0x8000000000000001", Fault::ReservedBits { bits: 1 })]
 #[case::unary_with_b(".word 0x5080000000008000", Fault::ReservedBits { bits: 0x8000 })]
