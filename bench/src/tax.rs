@@ -92,7 +92,7 @@ fn bottlenecks(rows: Vec<Row>) -> Section {
     let mut figures: Vec<Value> = vec![];
     for Row { name, instead, costs } in rows {
         let shown = match &costs {
-            Ok([cost, other]) => [nanos(*cost), nanos(*other), format!("{:.1}x", cost / other)],
+            Ok([cost, other]) => [nanos(*cost), nanos(*other), times(cost / other)],
             Err(reason) => [reason.clone(), String::new(), String::new()],
         };
         let [cost, other, saves] = shown;
@@ -115,6 +115,11 @@ fn bottlenecks(rows: Vec<Row>) -> Section {
         ],
         json: figures.into(),
     }
+}
+
+/// A ratio in at most 7 columns.
+fn times(ratio: f64) -> String {
+    if ratio < 1000.0 { format!("{ratio:.1}x") } else { format!("{:.0}kx", ratio / 1000.0) }
 }
 
 #[cfg(test)]

@@ -47,6 +47,8 @@ pub struct Driver<P: Platform> {
     pub(crate) answers: Vec<u64>,
     /// The completion below which all lives that were [tapped](Platform::tapped) have been read.
     pub(crate) told: u32,
+    /// Whether the platform keeps all lives until they are read, and no event ring has them.
+    pub(crate) keeps_lives: bool,
 }
 
 /// What stays the same as long as the driver lives.
@@ -259,6 +261,7 @@ impl<P: Platform> Driver<P> {
             events: None,
             answers: vec![],
             told: 0,
+            keeps_lives: false,
             parts: Parts { config, layout, memory, tokens, features, slot_polling, interrupts },
         };
         // Somebody else may have left it running.
@@ -593,19 +596,27 @@ impl<P: Platform> Driver<P> {
     #[cold]
     fn note_answers(&mut self, completions: &[HwCompletion], taken: usize) {
         let first = self.cq.head().wrapping_sub(taken as u32);
-        // What waits to be read keeps its name.
-        let unread = self.cq.head().wrapping_sub(self.told) as usize;
-        if self.events.is_none() && unread > self.answers.len() && self.platform.keeps_lives() {
-            let old = std::mem::take(&mut self.answers);
-            self.answers = vec![0; unread.next_power_of_two()];
-            for index in (0..old.len() as u32).map(|behind| first.wrapping_sub(behind + 1)) {
-                let place = index as usize & (self.answers.len() - 1);
-                self.answers[place] = old[index as usize & (old.len() - 1)];
-            }
+        if self.keeps_lives {
+            self.make_room_for_answers(first);
         }
         let mask = self.answers.len() - 1;
         for (k, completion) in (0..).zip(&completions[..taken]) {
             self.answers[first.wrapping_add(k) as usize & mask] = completion.user_data;
+        }
+    }
+
+    /// What waits to be read keeps its name.
+    #[cold]
+    fn make_room_for_answers(&mut self, first: u32) {
+        let unread = self.cq.head().wrapping_sub(self.told) as usize;
+        if unread <= self.answers.len() {
+            return;
+        }
+        let old = std::mem::take(&mut self.answers);
+        self.answers = vec![0; unread.next_power_of_two()];
+        for index in (0..old.len() as u32).map(|behind| first.wrapping_sub(behind + 1)) {
+            let place = index as usize & (self.answers.len() - 1);
+            self.answers[place] = old[index as usize & (old.len() - 1)];
         }
     }
 
@@ -992,6 +1003,7 @@ impl<P: Platform> Device for Driver<P> {
         }
         self.answers.clear();
         self.told = self.parts.config.cq_start;
+        self.keeps_lives = self.events.is_none() && self.platform.keeps_lives();
         if self.parts.config.life_events {
             self.answers.resize(self.parts.config.event_slots.max(self.parts.config.cq_depth) as usize, 0);
         }

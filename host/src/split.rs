@@ -151,6 +151,7 @@ impl<P: Platform> Submitter<P> {
                     // Whose completions the halves took is not known.
                     answers: vec![],
                     told: 0,
+                    keeps_lives: false,
                 })
             }
             // Each half has one reference and gives none away, so this does not happen.
