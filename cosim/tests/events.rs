@@ -2,13 +2,17 @@
 //!
 //! `DOORBELL_LIVES` is the number of descriptors (default 100,000).
 
+mod mixture;
+
 use std::collections::VecDeque;
 
-use doorbell_contract::{DescFlags, EventKind, HwCompletion, HwDesc, HwEvent, Register};
+use doorbell_contract::{EventKind, HwCompletion, HwDesc, HwEvent, Register};
 use doorbell_cosim::{RtlConfig, RtlPlatform, Wave};
 use doorbell_host::{Device, Driver, QueueConfig};
 use rstest::rstest;
 use wellen::simple::{Waveform, read};
+
+use mixture::desc;
 
 /// AWID of the completions of queue pair 0.
 const COMPLETIONS: u32 = 16;
@@ -27,21 +31,6 @@ fn open(config: &RtlConfig) -> Driver<RtlPlatform> {
         ..QueueConfig::default()
     };
     Driver::new(RtlPlatform::new(config).unwrap(), queue).unwrap()
-}
-
-/// Descriptor number `k` of a mixture: nothing to do, tokens, errors, scores, fences.
-fn desc(k: u64) -> HwDesc {
-    let draw = doorbell_contract::mix(k as u32);
-    let rollout = draw >> 24;
-    let desc = match draw % 16 {
-        0 => HwDesc::nop(),
-        1 => HwDesc::decode(rollout, 0, 0),
-        2 => HwDesc::stop(rollout),
-        3 => HwDesc::nop().with_flags(DescFlags::FENCE),
-        4 => HwDesc::reward(rollout, 0, 1 + draw % 40),
-        _ => HwDesc::decode(rollout, 0, 1 + (draw >> 8) % 90),
-    };
-    desc.with_user_data(k)
 }
 
 /// Runs descriptors one behind the other, at most `window` in flight, and reads all that comes. `each` is given what is new:

@@ -2,32 +2,21 @@
 //!
 //! `DOORBELL_TAPPED` is the number of descriptors (default 20,000).
 
+mod mixture;
+
 use std::collections::HashMap;
 
-use doorbell_contract::{DescFlags, HwCompletion, HwDesc, HwEvent, QueueCounter};
+use doorbell_contract::{HwCompletion, HwDesc, HwEvent, QueueCounter};
 use doorbell_cosim::{RtlConfig, RtlPlatform};
 use doorbell_host::ports::{Division, Ports};
 use doorbell_host::{Device, Driver, Platform, QueueConfig};
 use rstest::rstest;
 
+use mixture::desc;
+
 fn lives() -> u64 {
     let text = std::env::var("DOORBELL_TAPPED");
     text.map_or(20_000, |text| text.parse().expect("DOORBELL_TAPPED is a number"))
-}
-
-/// Descriptor number `k` of a mixture: nothing to do, tokens, errors, scores, fences.
-fn desc(k: u64) -> HwDesc {
-    let draw = doorbell_contract::mix(k as u32);
-    let rollout = draw >> 24;
-    let desc = match draw % 16 {
-        0 => HwDesc::nop(),
-        1 => HwDesc::decode(rollout, 0, 0),
-        2 => HwDesc::stop(rollout),
-        3 => HwDesc::nop().with_flags(DescFlags::FENCE),
-        4 => HwDesc::reward(rollout, 0, 1 + draw % 40),
-        _ => HwDesc::decode(rollout, 0, 1 + (draw >> 8) % 90),
-    };
-    desc.with_user_data(k)
 }
 
 fn queue() -> QueueConfig {

@@ -239,6 +239,15 @@ pub struct Report {
     pub one_clock: Option<OneClockReport>,
 }
 
+/// The heading of a table of latencies that are exact.
+fn figures(f: &mut fmt::Formatter<'_>, what: &str) -> fmt::Result {
+    writeln!(
+        f,
+        "\n{what:<34}   {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}",
+        "p50", "p90", "p99", "p99.9", "max", "count"
+    )
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} events, {} dropped because the ring was full", self.recorded, self.dropped)?;
@@ -261,11 +270,7 @@ impl fmt::Display for Report {
                 Unit::Nanoseconds => "by the device's clock",
                 Unit::Ticks => "in ticks of the device",
             };
-            writeln!(
-                f,
-                "\n{unit:<34}   {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}",
-                "p50", "p90", "p99", "p99.9", "max", "count"
-            )?;
+            figures(f, unit)?;
             for row in &device.spans {
                 write!(f, "{:<34} {}", row.name, Bound::Exact)?;
                 for figure in [row.p50, row.p90, row.p99, row.p99_9, row.max] {
@@ -279,11 +284,7 @@ impl fmt::Display for Report {
         }
         if let Some(one) = self.one_clock.as_ref().filter(|one| one.spans.iter().any(|row| row.count > 0)) {
             let error = format!("on one clock, within ±{}", duration(one.error_ns));
-            writeln!(
-                f,
-                "\n{error:<34}   {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}",
-                "p50", "p90", "p99", "p99.9", "max", "count"
-            )?;
+            figures(f, &error)?;
             for row in &one.spans {
                 write!(f, "{:<34} {}", row.name, Bound::Exact)?;
                 for nanos in [row.p50, row.p90, row.p99, row.p99_9, row.max] {
