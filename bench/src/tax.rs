@@ -119,12 +119,17 @@ fn bottlenecks(rows: Vec<Row>) -> Section {
 
 /// A ratio in at most 7 columns.
 fn times(ratio: f64) -> String {
-    if ratio < 1000.0 { format!("{ratio:.1}x") } else { format!("{:.0}kx", ratio / 1000.0) }
+    if ratio < 1000.0 { format!("{ratio:.1}x") } else { format!("{ratio:.0}x") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ratio_keeps_its_column() {
+        assert_eq!([4.25, 999.94, 6549.1, 1e6 - 1.0].map(times), ["4.2x", "999.9x", "6549x", "999999x"]);
+    }
 
     #[test]
     fn every_bottleneck_has_a_row_of_at_most_80_columns() {
