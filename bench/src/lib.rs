@@ -73,7 +73,7 @@ pub enum What {
     Lm,
     /// The RTL: cycles per descriptor, tokens per cycle, a trace, and the speed of the simulation
     Rtl,
-    /// The RTL's NPU: share of cycles in which each unit is busy, by rollouts, and what it waits for else
+    /// The RTL's NPU: share of cycles in which each unit is busy, by rollouts, and what it waits for otherwise
     Npu,
     /// Waiting: a host that looks, and one that sleeps until it is interrupted
     Wait,

@@ -107,17 +107,6 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
     ("run", "Room", &["slots", "credits", "in_flight", "window", "kv_blocks", "share_groups_only"]),
     ("run", "Output", &["store", "nic", "no_sync", "perfetto", "no_events", "listen", "json"]),
     ("run", "Checks", &["strict", "warm_up"]),
-    (
-        "serve",
-        "What is served",
-        &["model", "device", "workers", "served_model_name", "weight_version", "chat_template", "seed"],
-    ),
-    ("serve", "Room", &["slots", "max_prompt", "max_answer", "kv_blocks", "checkpoint"]),
-    (
-        "serve",
-        "Clients",
-        &["listen", "api_key", "max_waiting", "max_connections", "max_body", "request_timeout"],
-    ),
     ("serve", "Language model", &["model", "served_model_name", "weight_version", "chat_template", "seed"]),
     ("serve", "Device", &["device", "workers", "memory"]),
     (

@@ -101,7 +101,7 @@ enum Command {
     #[cfg(not(feature = "runtime"))]
     #[command(hide = true, disable_help_flag = true)]
     Nic(left_out::Args),
-    /// Run the named cases of the co-simulation
+    /// Run conformance cases on the RTL
     #[cfg(feature = "cosim")]
     Cosim(commands::cosim::Args),
     #[cfg(not(feature = "cosim"))]
@@ -134,7 +134,7 @@ enum Command {
         #[arg(long)]
         repack: bool,
     },
-    /// Record a case of the co-simulation as a waveform
+    /// Record a conformance case on the RTL as a waveform
     #[cfg(feature = "cosim")]
     Wave(commands::wave::Args),
     #[cfg(not(feature = "cosim"))]

@@ -20,8 +20,7 @@ use crate::models;
 use crate::output::Output;
 use crate::output::{self, Sink};
 
-/// Measures throughput. Figures of time are shown and judged, and never end in another exit code; a descriptor that
-/// does not end as it should does.
+/// Measures throughput. A slow figure never changes the exit code; a descriptor that ends wrongly does.
 #[derive(clap::Args)]
 pub struct Args {
     /// What to measure

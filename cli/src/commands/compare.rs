@@ -39,7 +39,7 @@ pub struct Args {
     /// Record the RTL's waveform from this cycle on, whether anything goes wrong or not
     #[arg(long, value_name = "CYCLE", conflicts_with = "chaos")]
     trace_from: Option<u64>,
-    /// Up to this cycle; by default 100,000 cycles behind the first
+    /// Up to this cycle; by default 100,000 cycles after --trace-from
     #[arg(long, value_name = "CYCLE", conflicts_with = "chaos")]
     trace_to: Option<u64>,
     /// Have the save file show the signals of this instance of the RTL, as u_dispatcher
@@ -135,7 +135,7 @@ pub struct Runs {
     /// Requests to take from the start of the trace
     #[arg(long, value_name = "REQUESTS")]
     limit: Option<usize>,
-    /// Seed of the sampling policy, and of what is random in simulated memory
+    /// Seed of the token draws, and of latency, stalls and order in simulated memory
     #[arg(long, default_value_t = 1)]
     seed: u32,
     /// Workers of the devices that have several, on the gpu for each queue pair; by default all
@@ -163,7 +163,7 @@ pub struct Runs {
     /// Cycles to wait before each token
     #[arg(long, value_name = "CYCLES", default_value_t = 0)]
     wait_states: u32,
-    /// Cycles that it takes to answer, as 5 or 0..40
+    /// Cycles that the memory takes to answer, as 5 or 0..40
     #[arg(long, value_name = "A..B", default_value = "0", value_parser = cycles)]
     latency: RangeInclusive<u32>,
     /// Chance in percent, up to 95, that a channel stands still in a cycle

@@ -22,7 +22,7 @@ pub enum Command {
         /// Address to listen at; port 0 takes a free one. Whoever reaches it is believed
         #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7700")]
         listen: String,
-        /// Directory for a file of each stream; what it has goes on where it ends
+        /// Directory with a file for each stream; files that exist are continued
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
         /// Acknowledge a payload once the disk has it, instead of once the system has it

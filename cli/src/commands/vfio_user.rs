@@ -40,7 +40,7 @@ pub struct Args {
     /// Stop at the Nth write of this register, by any client, until Enter: whoever wrote waits, and the device's clock stands. The cycle is told
     #[arg(long, value_name = "REGISTER[:N]", value_parser = stop::parse)]
     stop: Option<stop::Stop>,
-    /// Record a waveform of the rtl to this file, and end 2,000 cycles behind the stop
+    /// Record a waveform of the rtl to this file, and end 2,000 cycles after the stop
     #[cfg(feature = "rtl")]
     #[arg(long, value_name = "FILE", requires = "stop")]
     wave: Option<PathBuf>,

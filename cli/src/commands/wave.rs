@@ -13,7 +13,7 @@ pub struct Args {
     /// The case
     #[arg(default_value = "basic decode")]
     case: String,
-    /// Record a token of this language model (engine 1), as `doorbell model list` has it: a DECODE behind a prompt of four tokens, from before the
+    /// Record a token of this language model (engine 1), as `doorbell model list` has it: a DECODE after a prompt of four tokens, from before the
     /// step begins until after its completion
     #[cfg(feature = "lm")]
     #[arg(long, conflicts_with_all = ["case", "workers", "json"])]

@@ -45,10 +45,9 @@ const TICK: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs a trace on one device: every request becomes a group of rollouts, each of which is decoded, judged at its
-/// checkpoints and at its end, and stored as a trajectory. A rollout on which no judge has a verdict fails, is counted and
-/// told of, and leaves no trajectory. Ends with code 1 if the device or the writer fails, if no judge is left, if more
-/// rollouts fail than may or none is left, if the device refuses a descriptor, or with --strict if the hot thread did what
-/// it must not.
+/// checkpoints and at its end, and stored as a trajectory. A rollout on which no judge has a verdict fails, is reported,
+/// and leaves no trajectory. Ends with code 1 if the device or the writer fails, no judge is left, more rollouts fail than
+/// --max-failures or all do, the device refuses a descriptor, or --strict finds a violation.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device to run on: model, rtl, gpu, pcie:ADDRESS, or vfio-user:SOCKET, which `doorbell vfio-user` serves
@@ -85,8 +84,8 @@ pub struct Args {
     /// Positions of a prompt that one PREFILL makes at most; 0 makes all in one
     #[arg(long, value_name = "TOKENS", default_value_t = 0, requires = "model")]
     prefill_tokens: u32,
-    /// Blocks of host memory: a rollout that waits at a checkpoint gives its KV blocks back, to there, for a request that finds too few, and goes on in others later;
-    /// 0: none does
+    /// Host memory for swapping, in KV blocks: a rollout that waits at a checkpoint may be swapped out when a request needs blocks, and resumes in other blocks
+    /// later; 0 turns this off
     #[arg(long, value_name = "N", default_value_t = 0, requires = "model")]
     swap_blocks: u32,
     /// Hold each trajectory to the oracle before it is stored: tokens, log-probabilities, keys and values (asks for log-probabilities); one that differs is
@@ -161,7 +160,7 @@ pub struct Args {
     /// Abort every Nth rollout as soon as it decodes; 0 is none
     #[arg(long, value_name = "N", default_value_t = 0)]
     abort_every: u32,
-    /// Seed of the sampling policy, and of what is random in simulated memory; by default 1, or with --store the first from 1 on that no run
+    /// Seed of the token draws, and of latency, stalls and order in simulated memory; by default 1, or with --store the first from 1 on that no run
     /// in that log had
     #[arg(long = "seed", value_name = "SEED")]
     given_seed: Option<u32>,
@@ -177,7 +176,7 @@ pub struct Args {
     /// Descriptors in flight on the device at most; by default what its queue takes
     #[arg(long, value_name = "N", default_value_t = 0)]
     in_flight: usize,
-    /// Descriptors that are worth a doorbell while the device has enough to do
+    /// Ring the doorbell once this many descriptors are ready, while the device still has work
     #[arg(long, value_name = "N", default_value_t = 16)]
     window: usize,
     /// Blocks of the KV arena, of 32 tokens each; by default what the trace can have in use at a time, within 65,536, and with --model within
@@ -242,7 +241,7 @@ pub struct Args {
     /// Fail if the hot thread allocates, takes a page fault, waits or calls the system after the warm-up
     #[arg(long)]
     strict: bool,
-    /// Share of the rollouts after whose end the hot thread is watched
+    /// Start to watch the hot thread once this share of the rollouts has ended
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = super::fraction, requires = "strict")]
     warm_up: f64,
     /// Write the result as JSON; '-' is standard output, and the table goes to standard error then
