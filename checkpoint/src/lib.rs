@@ -7,4 +7,5 @@ mod contained;
 mod import;
 pub mod text;
 
+pub use contained::contains;
 pub use import::{Imported, import, import_gguf};

@@ -2,6 +2,7 @@
 
 mod apart;
 mod chat;
+mod fitting;
 
 use std::collections::VecDeque;
 
@@ -50,7 +51,7 @@ impl Text {
     /// # Errors
     /// If the file's is none.
     pub fn new(about: &About, vocabulary: usize) -> Result<Self, TextError> {
-        fitting(&about.tokenizer).map_err(TextError::Tokenizer)?;
+        fitting::check(&about.tokenizer).map_err(TextError::Tokenizer)?;
         let mut tokenizer = contained(|| Tokenizer::from_bytes(&about.tokenizer))
             .map_err(TextError::Tokenizer)?
             .map_err(|error| TextError::Tokenizer(error.to_string()))?;
@@ -58,6 +59,16 @@ impl Text {
         let _ = tokenizer.with_truncation(None);
         tokenizer.with_padding(None);
         Ok(Self { tokenizer, about: About { tokenizer: String::new(), ..about.clone() }, vocabulary })
+    }
+
+    /// Turns a short text into tokens and back, as an importer does before it writes a model that nobody could use.
+    ///
+    /// # Errors
+    /// As [`Text::encode`] and [`Text::decode`].
+    pub fn tried(self) -> Result<Self, TextError> {
+        let tokens = self.encode("The quick brown fox, 12 times:\n\tjumps!")?;
+        self.decode(&tokens)?;
+        Ok(self)
     }
 
     /// The tokens of a raw text: with what the tokeniser puts before and behind it, as the beginning of a sequence.
@@ -149,45 +160,6 @@ impl Text {
             .map_err(TextError::Tokenizer)?
             .map_err(|error| TextError::Tokenizer(error.to_string()))
     }
-}
-
-/// Refuses merges at which crate `tokenizers` panics: they have parts of which one is shorter than the prefix that it is to have, or
-/// come to more than any token of the vocabulary.
-fn fitting(tokenizer: &str) -> Result<(), String> {
-    #[derive(serde::Deserialize)]
-    struct File {
-        model: Model,
-    }
-    #[derive(serde::Deserialize)]
-    struct Model {
-        #[serde(default)]
-        continuing_subword_prefix: Option<String>,
-        #[serde(default)]
-        vocab: serde_json::Value,
-        #[serde(default)]
-        merges: Vec<Merge>,
-    }
-    #[derive(serde::Deserialize)]
-    #[serde(untagged)]
-    enum Merge {
-        Pair(String, String),
-        Line(String),
-    }
-    // What is of another form, its reader refuses.
-    let Ok(File { model }) = serde_json::from_str::<File>(tokenizer) else { return Ok(()) };
-    let Some(vocabulary) = model.vocab.as_object() else { return Ok(()) };
-    let prefix = model.continuing_subword_prefix.unwrap_or_default();
-    for merge in &model.merges {
-        let (left, right) = match merge {
-            Merge::Pair(left, right) => (left.as_str(), right.as_str()),
-            Merge::Line(line) => line.split_once(' ').unwrap_or((line, "")),
-        };
-        let whole = right.get(prefix.len()..).map(|right| format!("{left}{right}"));
-        if !whole.is_some_and(|whole| vocabulary.contains_key(&whole)) {
-            return Err(format!("its merge of {left:?} and {right:?} is no token of the vocabulary"));
-        }
-    }
-    Ok(())
 }
 
 /// Text of tokens as they come.

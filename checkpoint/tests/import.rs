@@ -412,6 +412,16 @@ fn what_is_wrong_with_a_gguf_file_is_told(#[case] bytes: Vec<u8>, #[case] expect
     assert!(told.contains(expected) && told.contains("; "), "{told}");
 }
 
+/// The same file again would not help.
+#[rstest]
+#[case::first([1, 0, 0, 0], "it is GGUF of version 1, and version 3 is read; convert the model again")]
+#[case::second([2, 0, 0, 0], "it is GGUF of version 2, and version 3 is read; convert the model again")]
+#[case::swapped([0, 0, 0, 3], "it is GGUF in big-endian order; convert the model again")]
+fn other_kinds_of_gguf_are_named(#[case] version: [u8; 4], #[case] expected: &str) {
+    let told = import_gguf(&[&b"GGUF"[..], &version, &[0; 64]].concat(), "file").unwrap_err().to_string();
+    assert!(told.contains(expected), "{told}");
+}
+
 /// Q8_0, Q4_0 and F16 are unpacked where they stand.
 #[test]
 fn packed_weights_are_those_that_they_stand_for() {

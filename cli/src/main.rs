@@ -12,6 +12,7 @@ mod failure;
 #[cfg(feature = "rtl")]
 mod full_disk;
 mod help;
+mod inputs;
 #[cfg(not(feature = "full"))]
 mod left_out;
 #[cfg(all(feature = "lm", feature = "rtl"))]
@@ -190,8 +191,23 @@ fn command_line() -> clap::Command {
     help::complete(with_negative_numbers(Cli::command()))
 }
 
+/// A panic of a library that reads untrusted files becomes an error with its text, so it is not printed as well.
+#[cfg(feature = "lm")]
+fn keep_contained_panics_quiet() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !doorbell_checkpoint::contains() {
+            usual(panic);
+        }
+    }));
+}
+
 fn main() -> ExitCode {
-    let cli = Cli::from_arg_matches(&command_line().get_matches()).unwrap_or_else(|error| error.exit());
+    let matches = command_line().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    inputs::note(&matches);
+    #[cfg(feature = "lm")]
+    keep_contained_panics_quiet();
     if cli.quiet {
         output::be_quiet();
     }

@@ -251,6 +251,7 @@ fn imported(path: &Path) -> Result<(float::Model, Image), Failure> {
         .map_err(|error| Failure::input(format!("{}: {error}; give another model", path.display())))?;
     // What no text can be had with is refused here, and not by the first prompt.
     Text::new(&imported.about, model.shape.vocabulary)
+        .and_then(Text::tried)
         .map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
     Ok((imported.model, Image { model, about: imported.about }))
 }

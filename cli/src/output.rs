@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::failure::Failure;
 #[cfg(feature = "rtl")]
 use crate::full_disk::FullDisk;
+use crate::inputs;
 use crate::paint;
 
 /// Prints a text for people to standard output, as wide as the terminal is. A reader that went away is no error; a full disk is.
@@ -137,6 +138,9 @@ pub fn shows_progress() -> bool {
     io::stderr().is_terminal() && !QUIET.load(Ordering::Relaxed)
 }
 
+/// Why an output is refused that is an input.
+const READ: &str = "this command reads that file; give another";
+
 /// A regular file, by device and inode.
 type FileId = (u64, u64);
 
@@ -150,6 +154,9 @@ struct Taken(Option<FileId>);
 impl Taken {
     /// Takes it; devices and pipes may be shared.
     fn new(metadata: &Metadata) -> Result<Taken, &'static str> {
+        if inputs::has(metadata) {
+            return Err(READ);
+        }
         let id = metadata.is_file().then(|| (metadata.dev(), metadata.ino()));
         let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
         if id.is_some_and(|id| taken.contains(&id)) {
@@ -229,6 +236,16 @@ impl Output {
         Failure::input(format!("{failure} ({written} of {bytes} bytes were written)"))
     }
 
+    /// An error that says where, and what to do.
+    #[cfg(feature = "runtime")]
+    fn named(&self, error: io::Error) -> io::Error {
+        if error.kind() == io::ErrorKind::Interrupted {
+            error
+        } else {
+            io::Error::new(error.kind(), self.failed(&error).to_string())
+        }
+    }
+
     fn failed(&self, error: &io::Error) -> Failure {
         let advice = if error.kind() == io::ErrorKind::StorageFull {
             "; free some space, or give a path on another disk"
@@ -242,11 +259,11 @@ impl Output {
 #[cfg(feature = "runtime")]
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        self.file.write(bytes).map_err(|error| self.named(error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.file.flush().map_err(|error| self.named(error))
     }
 }
 
@@ -256,6 +273,17 @@ impl Drop for Output {
             // Best effort: the empty file does no harm.
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+/// Refuses an output that another writer opens, if this command reads that file; `what` names it in the error.
+#[cfg(feature = "parquet")]
+pub fn refuse_input(what: &str, path: &Path) -> Result<(), Failure> {
+    match fs::metadata(path) {
+        Ok(metadata) if inputs::has(&metadata) => {
+            Err(Failure::input(format!("cannot write {what} {}: {}", path.display(), READ)))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -579,6 +579,63 @@ fn two_outputs_into_one_file_are_refused() {
     assert!(!directory.path().join("x").exists(), "nothing is left behind");
 }
 
+/// What a command reads is not what it writes, by whatever name.
+#[test]
+fn an_output_that_is_an_input_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let made = doorbell(directory.path(), "trace generate --requests 4 t");
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    std::fs::write(at("p"), "{\"prompt\": \"a\"}\n").unwrap();
+    std::fs::write(at("r"), "[[rule]]\nname = \"a\"\ncheck = \"length\"\nmax = 4\n").unwrap();
+    std::os::unix::fs::symlink("t", at("link")).unwrap();
+    std::fs::hard_link(at("t"), at("hard")).unwrap();
+    assert_eq!(doorbell(directory.path(), "run --limit 1 --no-sync --store log").code, 0);
+    let mut log = std::fs::read_dir(at("log")).unwrap().map(|entry| entry.unwrap().path());
+    let file = log.find(|path| path.extension().is_some_and(|is| is == "trajectories")).unwrap();
+    let file = format!("log/{}", file.file_name().unwrap().to_str().unwrap());
+    for (command, input) in [
+        ("run --trace t --limit 1 --json t", "t"),
+        ("run --trace t --limit 1 --json link", "t"),
+        ("run --trace link --limit 1 --perfetto hard", "t"),
+        ("run --model micro --prompts p --limit 1 --perfetto p", "p"),
+        ("run --rules r --limit 1 --json r", "r"),
+        ("run --limit 1 --store log --json log/runs.jsonl", "log/runs.jsonl"),
+        (&*format!("run --limit 1 --store log --perfetto {file}"), &*file),
+        (&*format!("trajectories export log --parquet {file}"), &*file),
+        ("compare --devices model --trace t --limit 1 --json t", "t"),
+        ("trace convert t ./t", "t"),
+    ] {
+        let before = std::fs::read(at(input)).unwrap();
+        let run = doorbell(directory.path(), command);
+        assert_eq!(run.code, 2, "{command}: {}", run.stderr);
+        assert!(
+            run.stderr.contains("this command reads that file; give another"),
+            "{command}: {}",
+            run.stderr
+        );
+        assert!(std::fs::read(at(input)).unwrap() == before, "{command}: the input has changed");
+    }
+    // Another file beside them is none.
+    for _ in 0..2 {
+        let run = doorbell(directory.path(), "run --trace t --limit 1 --store log --json log/report.json");
+        assert_eq!(run.code, 0, "{}", run.stderr);
+    }
+}
+
+/// A device may never end, and is no file that somebody meant.
+#[test]
+fn inputs_that_are_devices_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    for arguments in ["--trace /dev/zero", "--rules /dev/zero", "--model micro --prompts /dev/zero"] {
+        let run = doorbell(directory.path(), &format!("run --limit 1 {arguments}"));
+        assert_eq!(run.code, 2, "{arguments}: {}", run.stderr);
+        assert!(run.stderr.contains("it is a device; give a file or a pipe"), "{arguments}: {}", run.stderr);
+    }
+    let run = doorbell(directory.path(), "run --limit 1 --judges 1000000");
+    assert!(run.code == 2 && run.stderr.contains("4096"), "{}", run.stderr);
+}
+
 /// Whatever is wrong with the rules, their file is named.
 #[rstest]
 #[case::missing(None, "cannot read")]

@@ -44,8 +44,12 @@ pub const TEMPLATE_MEMORY: Limit = Limit {
 pub const TEMPLATE_SECONDS: Limit =
     Limit { what: "seconds for a chat template", variable: "DOORBELL_LIMIT_TEMPLATE_SECONDS", usual: 5 };
 
+/// How many times as long a tokeniser may make a text: the product of what its stages put in the place of a letter, in bytes.
+pub const TOKENIZER_GROWTH: Limit =
+    Limit { what: "times the bytes of a text", variable: "DOORBELL_LIMIT_TOKENIZER_GROWTH", usual: 256 };
+
 /// All limits.
-pub const ALL: [Limit; 8] = [
+pub const ALL: [Limit; 9] = [
     WEIGHT_BYTES,
     JSON_BYTES,
     TEMPLATE_BYTES,
@@ -54,6 +58,7 @@ pub const ALL: [Limit; 8] = [
     TEMPLATE_DEPTH,
     TEMPLATE_MEMORY,
     TEMPLATE_SECONDS,
+    TOKENIZER_GROWTH,
 ];
 
 impl Limit {

@@ -91,7 +91,7 @@ impl Format {
     }
 
     fn recognise(first_line: &str) -> Option<Format> {
-        let has_key = |key: &str| first_line.starts_with('{') && first_line.contains(key);
+        let has_key = |key: &str| first_line.trim_start().starts_with('{') && first_line.contains(key);
         if has_key(r#""doorbell_trace""#) {
             Some(Format::Doorbell)
         } else if has_key(r#""input_length""#) || has_key(r#""hash_ids""#) {
@@ -114,6 +114,22 @@ impl fmt::Display for Format {
     }
 }
 
+/// Reads a whole file or pipe, as users give them to commands. A device is refused: it may never end.
+///
+/// # Errors
+/// If it cannot be read, or is a device.
+pub fn read_input(path: &Path) -> io::Result<Vec<u8>> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let kind = fs::metadata(path)?.file_type();
+        if kind.is_char_device() || kind.is_block_device() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a device; give a file or a pipe"));
+        }
+    }
+    fs::read(path)
+}
+
 /// A sequence of requests and where it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
@@ -130,7 +146,7 @@ impl Trace {
     /// The file cannot be read, its format is not known, or a line is malformed.
     pub fn read(path: &Path) -> Result<(Trace, Format), TraceError> {
         let file = path.display().to_string();
-        let bytes = fs::read(path).map_err(|source| TraceError::Read { file: file.clone(), source })?;
+        let bytes = read_input(path).map_err(|source| TraceError::Read { file: file.clone(), source })?;
         Trace::parse(&file, &bytes)
     }
 

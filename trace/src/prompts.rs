@@ -1,6 +1,5 @@
 //! Prompts as text, a line each: what a trace does not hold.
 
-use std::fs;
 use std::num::NonZeroU32;
 use std::path::Path;
 
@@ -30,7 +29,8 @@ impl Prompt {
     /// The file cannot be read, holds no prompt, or a line is malformed.
     pub fn read(path: &Path) -> Result<Vec<Prompt>, TraceError> {
         let file = path.display().to_string();
-        let bytes = fs::read(path).map_err(|source| TraceError::Read { file: file.clone(), source })?;
+        let bytes =
+            crate::read_input(path).map_err(|source| TraceError::Read { file: file.clone(), source })?;
         Prompt::parse(&file, &bytes)
     }
 

@@ -94,8 +94,23 @@ impl Source for File<'_> {
     }
 }
 
+/// Refuses what its reader does not know, where another file would help and the same one would not.
+fn header(bytes: &[u8]) -> Result<(), FileError> {
+    const CONVERT: &str =
+        "convert the model again by a current llama.cpp, to GGUF of version 3 in little-endian order";
+    let Some(rest) = bytes.strip_prefix(b"GGUF") else { return Ok(()) };
+    let Some(version) = rest.first_chunk().map(|version| u32::from_le_bytes(*version)) else { return Ok(()) };
+    let problem = match version {
+        1 | 2 => format!("it is GGUF of version {version}, and version 3 is read"),
+        _ if (1..=3).contains(&version.swap_bytes()) => "it is GGUF in big-endian order".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(FileError::new("", problem, CONVERT))
+}
+
 /// Reads a whole file.
 pub(super) fn import(bytes: &[u8], name: &str) -> Result<Imported, FileError> {
+    header(bytes)?;
     let reader = GGUFFileReader::new(Cursor::new(bytes))
         .map_err(|error| FileError::new("", format!("not a GGUF file that can be read: {error}"), FETCH))?;
     let file = File { bytes, reader };

@@ -145,3 +145,68 @@ fn merges_that_come_to_no_token_are_refused() {
         assert!(told.contains("is no token of the vocabulary; import the model again"), "{told}");
     }
 }
+
+/// The tokeniser of a model with these stages in it, and what becomes of a text.
+fn staged(part: &str, stage: &serde_json::Value) -> Result<(), String> {
+    let mut tokenizer: serde_json::Value = serde_json::from_str(&micro().about.tokenizer).unwrap();
+    tokenizer[part] = stage.clone();
+    let about = About { tokenizer: tokenizer.to_string(), ..micro().about };
+    Text::new(&about, 64).and_then(Text::tried).map(drop).map_err(|error| error.to_string())
+}
+
+/// At these, crate `tokenizers` panics, asks for gigabytes, or makes a text so long that it does not end.
+#[test]
+fn stages_that_break_a_tokeniser_are_refused() {
+    let replace = |pattern: serde_json::Value, content: &str| serde_json::json!({"type": "Replace", "pattern": pattern, "content": content});
+    let string = |text: &str| serde_json::json!({"String": text});
+    let map = |map: &str| serde_json::json!({"type": "Precompiled", "precompiled_charsmap": map});
+    let all =
+        |part: &str, stages: Vec<serde_json::Value>| serde_json::json!({"type": "Sequence", part: stages});
+    let long = "x".repeat(300);
+    for (part, stage, problem) in [
+        ("normalizer", map("/////wAAAAA="), "announces a tree of 4294967295 bytes, and 4 follow"),
+        ("normalizer", map("AAAA"), "has 3 bytes, expected at least 4"),
+        ("normalizer", map("AAAAAA=="), "has an empty tree"),
+        ("normalizer", all("normalizers", vec![map("AAAA")]), "has 3 bytes, expected at least 4"),
+        ("normalizer", replace(string(""), "x"), "the pattern of Replace in its normalizer is empty"),
+        (
+            "normalizer",
+            replace(serde_json::json!({"Regex": ""}), "x"),
+            "the pattern of Replace in its normalizer is empty",
+        ),
+        ("decoder", replace(string(""), "x"), "the pattern of Replace in its decoder is empty"),
+        (
+            "pre_tokenizer",
+            serde_json::json!({"type": "FixedLength", "length": 0}),
+            "the length of FixedLength in its pre_tokenizer is 0",
+        ),
+        (
+            "normalizer",
+            serde_json::json!({"type": "Prepend", "prepend": long}),
+            "DOORBELL_LIMIT_TOKENIZER_GROWTH=N raises this limit",
+        ),
+        ("normalizer", replace(string("e"), &long), "DOORBELL_LIMIT_TOKENIZER_GROWTH=N raises this limit"),
+        (
+            "normalizer",
+            all("normalizers", (0..9).map(|_| replace(string("e"), "ee")).collect()),
+            "DOORBELL_LIMIT_TOKENIZER_GROWTH=N raises this limit",
+        ),
+    ] {
+        let told = staged(part, &stage).unwrap_err();
+        assert!(told.contains(problem), "{part} {stage}: {told}");
+    }
+    // As usual ones are.
+    for (part, stage) in [
+        (
+            "normalizer",
+            all(
+                "normalizers",
+                vec![serde_json::json!({"type": "Prepend", "prepend": "▁"}), replace(string(" "), "▁")],
+            ),
+        ),
+        ("normalizer", serde_json::json!({"type": "Lowercase"})),
+        ("decoder", all("decoders", vec![replace(string("▁"), " "), serde_json::json!({"type": "Fuse"})])),
+    ] {
+        assert_eq!(staged(part, &stage), Ok(()), "{part} {stage}");
+    }
+}

@@ -73,6 +73,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Verify { directory, json } => {
             let read = || Reader::open(&directory).and_then(Reader::verify);
             let verified = Busy::during("reading the log", read).map_err(failure)?;
+            runs(&directory).map_err(failure)?;
             if json {
                 output::print_raw(&output::json(&whole(&verified)))?;
                 return Ok(end(&verified));
@@ -91,6 +92,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Export { .. } => return Err(crate::left_out::command("trajectories export", "parquet")),
         #[cfg(feature = "parquet")]
         Command::Export { directory, parquet, json } => {
+            output::refuse_input("Parquet", &parquet)?;
             let write = || export(&directory, &parquet, ExportOptions::default());
             let verified = Busy::during("writing Parquet", write).map_err(|error| match error {
                 ExportError::Log(error) => failure(error),

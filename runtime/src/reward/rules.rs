@@ -146,7 +146,8 @@ impl Rules {
     /// # Errors
     /// `Read`, or what [`from_toml`](Self::from_toml) returns.
     pub fn read(path: &Path) -> Result<Self, RulesError> {
-        let text = std::fs::read_to_string(path)
+        let text = doorbell_trace::read_input(path)
+            .and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other))
             .map_err(|source| RulesError::Read { path: path.display().to_string(), source })?;
         match path.extension() {
             Some(extension) if extension == "json" => Self::from_json(&text),

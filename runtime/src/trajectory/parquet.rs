@@ -51,7 +51,7 @@ pub enum ExportError {
     },
 
     /// Parquet says no.
-    #[error("cannot write {} as Parquet: {source}", path.display())]
+    #[error("cannot write {} as Parquet: {source}; give a path that can be written, on a disk with room", path.display())]
     Parquet {
         /// The file.
         path: PathBuf,

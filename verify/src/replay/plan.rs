@@ -84,8 +84,8 @@ pub enum PlanError {
     },
     /// A request that every device would reject with BAD_LENGTH.
     #[error(
-        "request {index} needs {prompt_tokens} + {output_tokens} tokens, more than the length limit of {limit}; \
-             shorten it or raise the limit"
+        "request {index} needs {prompt_tokens} + {output_tokens} tokens, and a sequence has at most {limit} here; \
+             shorten it"
     )]
     TooLong {
         /// Position in the trace, from 0.

@@ -121,8 +121,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "reward_threshold")]
     rules: Option<PathBuf>,
     /// Threads that judge; 0 judges on the hot thread
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    judges: usize,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(..=4096))]
+    judges: u16,
     /// Let the final answers of a group wait for each other, and one judge have them in one call; trajectories tell what each
     /// is worth in its group
     #[arg(long)]
@@ -152,7 +152,7 @@ pub struct Args {
     #[arg(long, value_name = "FAULT")]
     inject_judge: Vec<inject::Fault>,
     /// Let every judge take this much longer for an answer, in microseconds
-    #[arg(long, value_name = "US", default_value_t = 0)]
+    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=3_600_000_000))]
     judge_delay: u64,
     /// Probability of an end of sequence per token, 0 to 1; it ends the rollout. With --model any above 0 lets the model's own ends do so
     #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = super::fraction)]
@@ -428,6 +428,7 @@ fn hot(mut pipeline: Pipeline, mut feed: Feed<'_>, warm_up: Option<u64>, signals
         Some(warm_up) => strict::run(&mut pipeline, &mut feed, warm_up, signals),
     };
     if result.is_ok() && signals.come() {
+        output::note("stopping: what has ended is stored; a second signal ends the program at once");
         result = pipeline.abort_all().and_then(|_| pipeline.run(&mut Feed::new(&[]), |_| false));
     }
     Ran { pipeline, result, facts, wall: start.elapsed(), refused: None }

@@ -104,7 +104,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
         Box::new(Inline::new(memory, slots, longest, judge(args, models.as_ref())?))
     } else {
         let options = PoolOptions {
-            judges: args.judges,
+            judges: args.judges.into(),
             capacity: (slots as usize).next_power_of_two().max(2),
             longest: longest as usize,
             deadline: deadline(args),

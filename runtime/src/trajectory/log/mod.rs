@@ -99,6 +99,17 @@ pub enum LogError {
         path: PathBuf,
     },
 
+    /// A line of the table of runs is damaged.
+    #[error("{} line {line} is no run: {problem}; without that line the runs that the others name can be read, and records of its run count as those of the run before", path.display())]
+    Runs {
+        /// The file.
+        path: PathBuf,
+        /// Which line, from 1.
+        line: usize,
+        /// What is wrong.
+        problem: String,
+    },
+
     /// A record that the log cannot hold.
     #[error(
         "the record of rollout {rollout} has {tokens} tokens and announces {announced}: both must be the same, and at \

@@ -36,21 +36,36 @@ pub struct Run {
     pub arguments: Vec<String>,
 }
 
-/// The runs that wrote the log in `directory`, in order; none if programs did that knew of no runs. A line that is no run is passed over: its
+/// The runs that wrote the log in `directory`, in order; none if programs did that knew of no runs. Half a line is passed over: its
 /// writer was killed.
 ///
 /// # Errors
-/// `Io` if the file is there and cannot be read.
+/// `Io` if the file is there and cannot be read, `Foreign` if it is no regular file, `Runs` if a whole line is no run.
 pub fn runs(directory: &Path) -> Result<Vec<Run>, LogError> {
     let path = directory.join(FILE);
-    match fs::read(&path) {
-        Ok(bytes) => Ok(bytes
-            .split(|&byte| byte == b'\n')
-            .filter_map(|line| serde_json::from_slice(line).ok())
-            .collect()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
-        Err(error) => Err(LogError::io("read", &path)(error)),
+    match fs::metadata(&path) {
+        Ok(metadata) if !metadata.is_file() => return Err(LogError::Foreign { path }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+        _ => {}
     }
+    let bytes = fs::read(&path).map_err(LogError::io("read", &path))?;
+    // What follows the last line end is half a line of a writer that was killed.
+    let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+    let mut runs: Vec<Run> = vec![];
+    for (number, line) in bytes[..whole].split(|&byte| byte == b'\n').enumerate() {
+        // A writer ends half a line that it finds.
+        if line.is_empty() {
+            continue;
+        }
+        match serde_json::from_slice::<Run>(line) {
+            Ok(run) => runs.push(run),
+            Err(error) if error.is_eof() => {}
+            Err(error) => {
+                return Err(LogError::Runs { path, line: number + 1, problem: error.to_string() });
+            }
+        }
+    }
+    Ok(runs)
 }
 
 /// The run that wrote record `number`.

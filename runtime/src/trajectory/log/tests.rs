@@ -331,6 +331,28 @@ fn a_record_tells_its_run() {
     assert_eq!(told, [None, None, Some(1), Some(2), Some(3)]);
 }
 
+/// Half a line is what a killed writer leaves. A whole line that is no run, and something else than a file, are told.
+#[test]
+fn a_damaged_table_of_runs_is_told() {
+    let directory = tempdir().unwrap();
+    let (mut log, _) = Log::open(directory.path(), small()).unwrap();
+    log.begin_run(Run::default()).unwrap();
+    drop(log);
+    let file = directory.path().join("runs.jsonl");
+    let whole = fs::read(&file).unwrap();
+    for junk in ["junk{\n", "{\"run\":\"one\"}\n", "[]\n"] {
+        fs::write(&file, [&whole[..], junk.as_bytes()].concat()).unwrap();
+        assert!(matches!(runs(directory.path()), Err(LogError::Runs { line: 2, .. })), "{junk}");
+        let (mut log, _) = Log::open(directory.path(), small()).unwrap();
+        assert!(matches!(log.begin_run(Run::default()), Err(LogError::Runs { .. })), "{junk}");
+    }
+    fs::write(&file, [&whole[..], b"junk"].concat()).unwrap();
+    assert_eq!(runs(directory.path()).unwrap().len(), 1);
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
+    assert!(matches!(runs(directory.path()), Err(LogError::Foreign { .. })));
+}
+
 /// Spans, group statistics and log-probabilities count as bytes of a record.
 #[test]
 fn every_byte_of_a_record_is_counted() {
