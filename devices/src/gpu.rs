@@ -31,11 +31,11 @@ fn kept_bytes(text: &str) -> Result<u64, DeviceError> {
 
 /// The number that it says.
 fn ranks(text: &str) -> Result<u32, DeviceError> {
-    let known = text.trim().parse().ok().filter(|ranks| (1..=64).contains(ranks));
+    let known = text.trim().parse().ok().filter(|ranks| (1..=128).contains(ranks));
     known.ok_or_else(|| DeviceError::Config {
         field: "DOORBELL_GPU_RANKS",
         value: 0,
-        expected: format!("a number from 1 to 64, not {text:?}"),
+        expected: format!("a number from 1 to 128, not {text:?}"),
     })
 }
 
@@ -152,9 +152,9 @@ mod tests {
 
     #[rstest]
     #[case("1", Some(1))]
-    #[case(" 64 ", Some(64))]
+    #[case(" 128 ", Some(128))]
     #[case("0", None)]
-    #[case("65", None)]
+    #[case("129", None)]
     #[case("all", None)]
     fn sizes_of_teams(#[case] text: &str, #[case] expected: Option<u32>) {
         assert_eq!(ranks(text).ok(), expected);

@@ -23,7 +23,7 @@ struct Room {
 // What a rank does in a product, the same in each layer: worked out once a step, as the quotients in it would take a third of a product's time.
 struct alignas(16) ProductPlan {
   uint32_t channels, padded;  // of the activation; and up to the end of the line
-  uint32_t inverse_of_pieces, inverse_of_words;  // 2^20 by the pieces of 128 channels and words of 16 bytes of a column, rounded up
+  uint32_t inverse_of_pieces, inverse_of_words;  // 2^20 by the pieces of 128 channels, and 2^32 by the words of 16 bytes of a column, rounded up
   uint32_t all;                                  // tiles that are the rank's
   uint32_t pieces;
   Room room;
@@ -97,9 +97,8 @@ struct BatchLayout {
     const uint32_t widest = max(max(shape.width, shape.queries()), shape.hidden), most = tiles * kTileColumns;
     BatchLayout at;
     at.end = own<Team>() + (static_cast<uint32_t>(sizeof(BatchLayout)) + 127) / 128 * 128;
-    const ChunkLayout chunk = ChunkLayout::of<Team>(shape);
-    at.wide = chunk.wide;
-    at.dealt = chunk.scratch;
+    at.wide = ChunkLayout::wide_of(shape, most);
+    at.dealt = at.wide + ChunkLayout::behind_of(shape, most);
     const auto take = [&at](uint32_t bytes) {
       const uint32_t offset = at.end;
       at.end += (bytes + 15) / 16 * 16;
@@ -144,20 +143,25 @@ struct BatchLayout {
     return to;
   }
 
-  // Tiles of columns that a step of a shape that `fits` has at most; 0 if its rollouts do not share steps.
+  // Tiles of columns that a step of a shape that `fits` has at most, 4, 2 or 1: as many as there is room for. 0 if its rollouts do not share steps.
   template <typename Team>
   static __device__ __forceinline__ uint32_t most_tiles(const Shape& shape) {
     if (Team::kTeams != 1 || shape.is_gemma() || shape.cap_window != 0) return 0;
-    if (of<Team>(shape, kTiles).end <= kTeamBytes<Team>) return kTiles;
-    return of<Team>(shape, 1).end <= kTeamBytes<Team> ? 1 : 0;
+    for (uint32_t tiles = kTiles; tiles != 0; tiles /= 2)
+      if (of<Team>(shape, tiles).end <= kTeamBytes<Team>) return tiles;
+    return 0;
   }
 
-  // Bytes of scratch in device memory: that of a chunk, and mantissas and shifts of all columns; 0 if a block does not take chunks.
+  // Bytes of scratch in device memory: for a chunk, or for as many columns as a step has at most, with mantissas and shifts of each. 0 if rollouts do not share steps, or
+  // their prompts do not go by chunks.
   template <typename Team>
   static __device__ __forceinline__ uint64_t scratch_of(const Shape& shape) {
     const uint64_t chunk = ChunkLayout::scratch_of<Team>(shape);
-    const BatchLayout at = of<Team>(shape, kTiles);
-    return chunk == 0 ? 0 : chunk + kColumns * at.stride + shift_bytes(max(max(shape.width, shape.queries()), shape.hidden));
+    const uint32_t tiles = most_tiles<Team>(shape);
+    if (chunk == 0 || tiles == 0) return 0;
+    const BatchLayout at = of<Team>(shape, tiles);
+    const uint64_t step = at.dealt + tiles * kTileColumns * at.stride + shift_bytes(max(max(shape.width, shape.queries()), shape.hidden));
+    return step > chunk ? step : chunk;
   }
 };
 
@@ -309,7 +313,7 @@ class Batch : Frame<Team> {
     const WarpPlan own = plan_round(shape, at_.rank, at_.ranks, kMultipliers, warp_, product, lines, all, 0);
     if (product != kLogits) at<WarpPlan>(at_.warp_plans)[kWarps * product + warp_] = own;
     if (warp_ == 0)
-      at<ProductPlan>(at_.plans)[product] = ProductPlan{channels, padded, (1u << 20) / pieces + 1, (1u << 20) / (padded / 16) + 1, all, pieces, at_.template room_for<Team>(channels, kTilesOf)};
+      at<ProductPlan>(at_.plans)[product] = ProductPlan{channels, padded, (1u << 20) / pieces + 1, static_cast<uint32_t>((1ull << 32) / (padded / 16)) + 1, all, pieces, at_.template room_for<Team>(channels, kTilesOf)};
   }
 
   // The residual streams, of which each rank has some channels.
@@ -428,7 +432,7 @@ class Batch : Frame<Team> {
       const uint32_t inverse_of_words = plan.inverse_of_words;
 #pragma unroll 4
       for (uint32_t k = thread_; k < every; k += kThreads) {
-        const uint32_t number = k * inverse_of_words >> 20, in_column = 16 * (k - number * words), in_shifts = 16 * (k - of_columns);
+        const uint32_t number = static_cast<uint32_t>(static_cast<uint64_t>(k) * inverse_of_words >> 32), in_column = 16 * (k - number * words), in_shifts = 16 * (k - of_columns);
         const bool is = k < of_columns;
         stream::copy(at<char>(is ? at_.mantissas + stride * number + in_column : at_.shifts + in_shifts),
                      is ? mantissas_to + at_.stride * number + in_column : reinterpret_cast<char*>(shifts_to) + in_shifts);

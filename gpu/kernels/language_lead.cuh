@@ -267,29 +267,29 @@ class Rank {
     hub.begins = false;
   }
 
-  // Takes what a PREFILL has left, as far as the ranks take it at a time: a block of positions each. All threads call it.
+  // Takes what a PREFILL has left, as far as the ranks take it at a time: a chunk of positions each, of as many as one has at most. All threads call it.
   __device__ __noinline__ void lead_chunks(uint32_t lane) {
     Worker<Team> own = of_lane(lane);
     Running& r = jobs.running[lane];
     Job& job = own.job;
     const Sequence& sequence = job.sequence;
     const Place& place = place_of(r);
-    const uint32_t vocabulary = loaded_of(r).vocabulary;
+    const uint32_t vocabulary = loaded_of(r).vocabulary, most = ChunkLayout::most_of<Team>(Shape::read(hub.image));
     if (threadIdx.x == 0) {
       r.abandoned = own.is_abandoned(r.queue, r.place_index);
       job.position = sequence.first + r.made;
       job.steps = !r.abandoned;
-      hub.ranks = ask_for_help(r.abandoned ? 0 : (sequence.end - job.position / kBlock * kBlock + kBlock - 1) / kBlock);
+      hub.ranks = ask_for_help(r.abandoned ? 0 : (sequence.end - job.position / most * most + most - 1) / most);
     }
     __syncthreads();
-    const uint32_t position = job.position, base = position / kBlock * kBlock;
-    const uint32_t end = min(sequence.end, base + kBlock * hub.ranks), chunks = (end - base + kBlock - 1) / kBlock;
+    const uint32_t position = job.position, base = position / most * most;
+    const uint32_t end = min(sequence.end, base + most * hub.ranks), chunks = (end - base + most - 1) / most;
     bool goes_on = job.steps;
     const uint32_t lane_in_warp = threadIdx.x % kWarp;
     for (uint32_t chunk = threadIdx.x / kWarp; goes_on && chunk < chunks; chunk += Team::kWarps) {
-      const uint32_t at = base + kBlock * chunk + lane_in_warp;
+      const uint32_t at = base + most * chunk + lane_in_warp;
       bool is_wrong = false;
-      if (at >= position && at < end) {
+      if (lane_in_warp < most && at >= position && at < end) {
         const uint32_t* const token = reinterpret_cast<const uint32_t*>(sequence.tokens) + at;
         const uint32_t token_of = order::load_relaxed_sys(token), next = sequence.scores ? order::load_relaxed_sys(token + 1) : 0;
         is_wrong = token_of >= vocabulary || next >= vocabulary;
@@ -299,9 +299,9 @@ class Rank {
       uint32_t wrong = __ballot_sync(kEveryLane, is_wrong);
       if (DOORBELL_FAULT(TakesLongChunk)) wrong = 0;
       if (lane_in_warp == 0) {
-        const uint64_t block = sequence.block_of(base + kBlock * chunk);
+        const uint64_t block = sequence.block_of(base + most * chunk);
         state.blocks[chunk] = block;
-        hub.good[chunk] = static_cast<uint8_t>(block == kNowhere ? 0 : wrong != 0 ? __ffs(wrong) - 1 : kBlock);
+        hub.good[chunk] = static_cast<uint8_t>(block == kNowhere ? 0 : wrong != 0 ? __ffs(wrong) - 1 : most);
       }
     }
     __syncthreads();
@@ -309,8 +309,8 @@ class Rank {
       // What is wrong with a token, or with the table, ends the chunks before it. The next ones begin there, and thus name it (BAD_SEQUENCE).
       uint32_t stop = base;
       for (uint32_t chunk = 0; goes_on && chunk < chunks; chunk++) {
-        stop = base + kBlock * chunk + hub.good[chunk];
-        if (hub.good[chunk] != kBlock) break;
+        stop = base + most * chunk + hub.good[chunk];
+        if (hub.good[chunk] != most) break;
       }
       stop = min(stop, end);
       hub.count = stop > position ? stop - position : 0;
@@ -325,6 +325,7 @@ class Rank {
       order.abandon = &launch.state->abandon[r.queue * 32];
       order.session = place.session;
       order.ranks = hub.ranks;
+      order.of_chunk = most;
       order.met = order::load_relaxed_gpu(&state.together);
     }
     __syncthreads();
@@ -416,6 +417,7 @@ class Rank {
     take_step();
     ranks.meet();
     ranks.lap(kMeets);
+    join_ranks(hub.count);
     if (DOORBELL_FAULT(SwitchesInStep)) begin_with_other();
     if (threadIdx.x < kWarp) {
       bool goes_on = false;
@@ -424,7 +426,7 @@ class Rank {
         Running& r = jobs.running[lane];
         const Place& place = place_of(r);
         r.made++;
-        own.add(place, r.queue, r.course(), sampled_of(number), told, loaded_of(r));
+        own.add(place, r.queue, r.course(), state.sampled[number], told, loaded_of(r));
         if (r.course().produced == 1) worker::note(*launch.state, r.queue, r.place_index, place.flags, &Moments::first_token, 0);
         goes_on = r.course().ended_as == 0;
         own.job.gives_up = goes_on && gives_up(own, r);
@@ -460,14 +462,18 @@ class Rank {
     Block<Team>::begin(launch.language.model(function, launch.state->models[function][slot].place(slot)));
   }
 
-  // The token of a column, of what all ranks have found.
-  __device__ __forceinline__ Sampled sampled_of(uint32_t number) const {
-    const Column& column = state.columns[number];
-    if (column.sampling.truncates()) return state.sampled[number];
-    Sampler sampler(Block<Team>::constants(), column.sampling.sharpness, Draw{});
-#pragma unroll 1
-    for (uint32_t rank = 0; rank < ranks.count; rank++) sampler.join(state.candidates[rank][number]);
-    return sampler.sampled();
+  // The tokens of columns, of what all ranks have found: a warp for each, whose lanes bring what ranks have. Those that are truncated are there. All threads call it.
+  __device__ __noinline__ void join_ranks(uint32_t count) const {
+    const uint32_t lane = threadIdx.x % kWarp;
+    for (uint32_t number = threadIdx.x / kWarp; number < count; number += Team::kWarps) {
+      const Sampling& sampling = state.columns[number].sampling;
+      if (sampling.truncates()) continue;
+      Sampler sampler(Block<Team>::constants(), sampling.sharpness, Draw{});
+      for (uint32_t rank = lane; rank < ranks.count; rank += kWarp) sampler.join(state.candidates[rank][number]);
+      sampler.join_lanes();
+      if (lane == 0) state.sampled[number] = sampler.sampled();
+    }
+    __syncthreads();
   }
 
   // Runs a rollout of a model whose rollouts do not share steps; all ranks run such, a block each, until there are none. False if one of them was told to
@@ -502,7 +508,7 @@ class Rank {
     ranks.meet();
   }
 
-  // A block of the positions that a team's order names, the rank's of all that take some. False if the session ended in the middle. All threads call it.
+  // A chunk of the positions that a team's order names, the rank's of all that take some. False if the session ended in the middle. All threads call it.
   __device__ __noinline__ bool take_chunks(TeamState& of, uint32_t number) {
     Helpers helpers(of, number, of.order.ranks);
     const bool goes_on = take_chunk(of, number, helpers);
@@ -513,8 +519,8 @@ class Rank {
 
   __device__ __forceinline__ bool take_chunk(TeamState& of, uint32_t number, Helpers& helpers) {
     const Order& order = of.order;
-    const uint32_t base = order.position / kBlock * kBlock, end = order.position + order.count;
-    const uint32_t begin = max(order.position, base + kBlock * number), stop = min(end, base + kBlock * (number + 1));
+    const uint32_t most = order.of_chunk, base = order.position / most * most, end = order.position + order.count;
+    const uint32_t begin = max(order.position, base + most * number), stop = min(end, base + most * (number + 1));
     const uint32_t session = order.session;
     const uint32_t* const abandon = order.abandon;
     const auto ends = [&] { return helpers.meet_for([&] { return order::load_relaxed_gpu(abandon) == session ? 1u : 0u; }); };

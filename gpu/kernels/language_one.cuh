@@ -29,6 +29,8 @@ struct OneLayout {
   uint64_t input, middle, of_heads, means, products, words_end;
 
   static constexpr uint32_t kPartBytes = 64 << 10, kSlotBytes = kTileRows * kLine, kMostSlots = 12;
+  // Lines of a vector of products that a warp takes, at most.
+  static constexpr uint32_t kMostLines = 8;
 
   template <typename Team>
   static __device__ __forceinline__ OneLayout of(const Shape& shape) {
@@ -90,8 +92,10 @@ struct OneLayout {
   template <typename Team>
   static __device__ __forceinline__ uint64_t scratch_of(const Shape& shape) {
     if (Team::kTeams != 1 || shape.is_gemma() || shape.cap_window != 0 || !stream::kCopiesStretches) return 0;
-    // A warp takes two lines of a vector at most. In a single layer nobody would know a word of this step from one of the step before.
-    if (lines_of(shape) > 2 * Team::kWarps || shape.layers < 2 || shape.layers + 1 > Word::kTags || shape.vocabulary < kTileRows) return 0;
+    // A warp takes two lines of a vector at most, and of the products, which may be many, so many more. In a single layer nobody would know a word of this step from one of
+    // the step before.
+    const uint32_t others = max(shape.width, shape.queries());
+    if (others > 2 * kLine * Team::kWarps || lines_of(shape) > kMostLines * Team::kWarps || shape.layers < 2 || shape.layers + 1 > Word::kTags || shape.vocabulary < kTileRows) return 0;
     if (BatchLayout::scratch_of<Team>(shape) == 0) return 0;
     const OneLayout at = of<Team>(shape);
     return at.end <= kTeamBytes<Team> ? at.words_end : 0;
@@ -295,20 +299,62 @@ class One : Frame<Team> {
       for (uint32_t k = 0; k < 2; k++) {
         const uint32_t line = one.warp_ + kWarps * k;
         if (line >= lines) break;
-        const int32_t low = min(max(static_cast<int32_t>((values[k][0] + added) >> shift), -32767), 32767);
-        const int32_t high = min(max(static_cast<int32_t>((values[k][1] + added) >> shift), -32767), 32767);
-        // 32 channels, which share a shift, are half of the lanes.
-        const uint32_t half = lane & 16, all = __reduce_or_sync(kEveryLane, (magnitude(low) | magnitude(high)) << half) >> half & 0xFFFF;
-        const int32_t above = bits(all) - 7, down = above > 0 ? above : 0, unit = 1 << down >> 1;
-        const uint32_t first = static_cast<uint32_t>(min(max((low + unit) >> down, -kMantissa), kMantissa)) & 0xFF;
-        const uint32_t second = static_cast<uint32_t>(min(max((high + unit) >> down, -kMantissa), kMantissa)) & 0xFF;
-        *one.at<uint16_t>(one.at_.mantissas + kLine * line + 2 * lane) = static_cast<uint16_t>(first | second << 8);
-        if (lane % 16 == 0) *one.at<unsigned char>(one.at_.shifts + 2 * line + lane / 16) = static_cast<unsigned char>(down);
+        one.enter(line, values[k], shift, added);
       }
       Team::sync();
       return size;
     }
   };
+
+  // A lane's two channels of a line: their mantissas, and the shifts of the line's blocks. A warp calls it.
+  __device__ __forceinline__ void enter(uint32_t line, const int64 (&values)[2], uint32_t shift, int64 added) const {
+    const int32_t low = min(max(static_cast<int32_t>((values[0] + added) >> shift), -32767), 32767);
+    const int32_t high = min(max(static_cast<int32_t>((values[1] + added) >> shift), -32767), 32767);
+    // 32 channels, which share a shift, are half of the lanes.
+    const uint32_t half = lane_ & 16, all = __reduce_or_sync(kEveryLane, (magnitude(low) | magnitude(high)) << half) >> half & 0xFFFF;
+    const int32_t above = bits(all) - 7, down = above > 0 ? above : 0, unit = 1 << down >> 1;
+    const uint32_t first = static_cast<uint32_t>(min(max((low + unit) >> down, -kMantissa), kMantissa)) & 0xFF;
+    const uint32_t second = static_cast<uint32_t>(min(max((high + unit) >> down, -kMantissa), kMantissa)) & 0xFF;
+    *at<uint16_t>(at_.mantissas + kLine * line + 2 * lane_) = static_cast<uint16_t>(first | second << 8);
+    if (lane_ % 16 == 0) *at<unsigned char>(at_.shifts + 2 * line + lane_ / 16) = static_cast<unsigned char>(down);
+  }
+
+  // What `Lines::take` does, of products whose lines are more than two for each warp. A function of its own, as all of a warp's are on their way at a time.
+  static __device__ __noinline__ uint32_t take_long(Ranks& ranks, uint32_t layer) { return One(ranks).take_long_own(layer + 1); }
+  __device__ __forceinline__ uint32_t take_long_own(uint32_t tag) const {
+    constexpr uint32_t kMost = OneLayout::kMostLines;
+    const uint32_t channels = shared_.shape.hidden, lines = (channels + kLine - 1) / kLine;
+    const uint64_t* const all = words(at_.products) + kLine * warp_ + 2 * lane_;
+    const ulonglong2* from[kMost];
+    bool has[kMost];
+    ulonglong2 two[kMost];
+#pragma unroll
+    for (uint32_t k = 0; k < kMost; k++) {
+      from[k] = reinterpret_cast<const ulonglong2*>(all + kLine * kWarps * k);
+      has[k] = kLine * (warp_ + kWarps * k) + 2 * lane_ < channels;
+    }
+    wait_for(from, has, tag, two);
+    ranks_.lap(kMeets);
+    uint32_t size = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < kMost; k++)
+      if (has[k]) size = max(size, static_cast<uint32_t>(bits(magnitude(Word::value(two[k].x)) | magnitude(Word::value(two[k].y)))));
+    size = __reduce_max_sync(kEveryLane, size);
+    if (lane_ == 0) at<uint32_t>(at_.sizes)[warp_] = size;
+    Team::sync();
+    size = __reduce_max_sync(kEveryLane, lane_ < kWarps ? at<uint32_t>(at_.sizes)[lane_] : 0u);
+    const uint32_t shift = size > 15 ? size - 15 : 0;
+    const int64 added = 1ll << shift >> 1;
+#pragma unroll
+    for (uint32_t k = 0; k < kMost; k++) {
+      const uint32_t line = warp_ + kWarps * k;
+      if (line >= lines) break;
+      const int64 values[2] = {has[k] ? Word::value(two[k].x) : 0, has[k] ? Word::value(two[k].y) : 0};
+      enter(line, values, shift, added);
+    }
+    Team::sync();
+    return size;
+  }
 
   // What of an activation belongs to all its channels, by the last warp, behind its lines. A barrier has to follow.
   template <Product kProduct>
@@ -457,7 +503,8 @@ class One : Frame<Team> {
         const Entry& gain = of_layer[kProduct == kOfGate ? kHiddenGain : kAttentionGain];
         Lines<kProduct> lines;
         lines.begin(*this, gain, layer + 1);
-        const uint32_t size = lines.take(*this);
+        const bool is_long = kProduct == kOfProduct && lines.lines > 2 * kWarps;
+        const uint32_t size = is_long ? take_long(ranks_, layer) : lines.take(*this);
         ranks_.lap(kActivates);
         scale<kProduct>(gain, lines.lines, size);
       }

@@ -1,4 +1,4 @@
-// A PREFILL of Llama's shape by up to 32 positions at a time: each row of weights is read once for all of them (language_tiles.cuh). Keys, values
+// A PREFILL of Llama's shape by up to 32 positions at a time, or up to 16 or 8 where a block's shared memory has no room for more: each row of weights is read once for all of them (language_tiles.cuh). Keys, values
 // and what is scored are those of single steps, byte by byte. A block alone takes such chunks; a warp alone goes step by step.
 #ifndef DOORBELL_LANGUAGE_PREFILL_CUH
 #define DOORBELL_LANGUAGE_PREFILL_CUH
@@ -10,6 +10,9 @@ namespace language {
 
 static_assert(kColumns == kBlock, "a chunk lies within a block of keys and values");
 
+// Bytes of a block's scratch in device memory, at most.
+constexpr uint64_t kMostScratch = 2 << 20;
+
 // Where what a chunk has of its own lies: in the team's shared memory, behind `Shared`, in bytes from its beginning; and in its scratch in device memory.
 struct ChunkLayout {
   uint32_t stride;  // of a column's mantissas
@@ -17,8 +20,16 @@ struct ChunkLayout {
   // Of each column, one behind the other: the residual stream; then queries, keys and values, of which means take the place, or products.
   uint64_t wide, scratch;
 
+  // Bytes of the two parts of so many columns' scratch.
+  static __device__ __forceinline__ uint64_t wide_of(const Shape& shape, uint32_t columns) { return (4ull * columns * shape.width + 63) / 64 * 64; }
+  static __device__ __forceinline__ uint64_t behind_of(const Shape& shape, uint32_t columns) {
+    const uint64_t heads = 4ull * (shape.queries() + 2 * shape.keys()), products = 8ull * shape.hidden;
+    return columns * (heads > products ? heads : products);
+  }
+
+  // With so many columns at most.
   template <typename Team>
-  static __device__ __forceinline__ ChunkLayout of(const Shape& shape) {
+  static __device__ __forceinline__ ChunkLayout of(const Shape& shape, uint32_t columns) {
     const uint32_t widest = max(max(shape.width, shape.queries()), shape.hidden);
     ChunkLayout at;
     at.end = (static_cast<uint32_t>(sizeof(Shared<Team>)) + 127) / 128 * 128;
@@ -28,22 +39,35 @@ struct ChunkLayout {
       return offset;
     };
     at.stride = Vectors::stride_of(widest);
-    at.mantissas = take(kColumns * at.stride);
+    at.mantissas = take(columns * at.stride);
+    // Tiles read the shifts of all columns that there may be.
     at.shifts = take(kColumns * ((widest + kLine - 1) / kLine * 2));
-    at.activations = take(kColumns * static_cast<uint32_t>(sizeof(Activation)));
-    at.query_scales = take(4 * kColumns * shape.heads);
-    at.wide = (4ull * kColumns * shape.width + 63) / 64 * 64;
-    const uint64_t heads = 4ull * (shape.queries() + 2 * shape.keys()), products = 8ull * shape.hidden;
-    at.scratch = at.wide + kColumns * (heads > products ? heads : products);
+    at.activations = take(columns * static_cast<uint32_t>(sizeof(Activation)));
+    at.query_scales = take(4 * columns * shape.heads);
+    at.wide = wide_of(shape, columns);
+    at.scratch = at.wide + behind_of(shape, columns);
     return at;
   }
 
-  // Bytes of scratch for a chunk of a shape that `fits`, a multiple of 64; 0 if it has none.
+  // Positions that a chunk of a shape that `fits` has at most, 32, 16 or 8: as many as there is room for. 0 if its prompts go step by step.
+  template <typename Team>
+  static __device__ __forceinline__ uint32_t most_of(const Shape& shape) {
+    if constexpr (Team::kTeams == 1) {
+      if (shape.is_gemma() || shape.cap_window != 0) return 0;
+#pragma unroll 1
+      for (uint32_t columns = kColumns; columns >= kTileColumns; columns /= 2) {
+        const ChunkLayout at = of<Team>(shape, columns);
+        if (at.end <= kTeamBytes<Team> && at.scratch <= kMostScratch) return columns;
+      }
+    }
+    return 0;
+  }
+
+  // Bytes of scratch for such a chunk, a multiple of 64; 0 if there is none.
   template <typename Team>
   static __device__ __forceinline__ uint64_t scratch_of(const Shape& shape) {
-    if (Team::kTeams != 1 || shape.is_gemma() || shape.cap_window != 0) return 0;
-    const ChunkLayout at = of<Team>(shape);
-    return at.end <= kTeamBytes<Team> ? at.scratch : 0;
+    const uint32_t columns = most_of<Team>(shape);
+    return columns == 0 ? 0 : wide_of(shape, columns) + behind_of(shape, columns);
   }
 };
 
@@ -87,7 +111,7 @@ class Prefill : Frame<Team> {
   const ChunkLayout at_;
 
   __device__ __forceinline__ Prefill(const Chunk& chunk, char* local)
-      : chunk_(chunk), local_(local), at_(ChunkLayout::of<Team>(Base::shared_.shape)) {}
+      : chunk_(chunk), local_(local), at_(ChunkLayout::of<Team>(Base::shared_.shape, ChunkLayout::most_of<Team>(Base::shared_.shape))) {}
 
   template <typename T>
   __device__ __forceinline__ T* at(uint32_t offset) const {

@@ -42,9 +42,10 @@ __device__ __forceinline__ void run_probe(LanguageProbe* probe) {
   uint32_t begin = 0;
   if constexpr (Team::kTeams == 1) {
     if (probe->scratch != nullptr && Block<Team>::scratch() != 0 && Block<Team>::scratch() <= probe->scratch_bytes) {
+      const uint32_t most = ChunkLayout::most_of<Team>(Shape::read(probe->image));
       // All but the last token of the prompt.
       while (begin + 1 < probe->length) {
-        const uint32_t count = min(probe->length - 1 - begin, kBlock - begin % kBlock);
+        const uint32_t count = min(probe->length - 1 - begin, most - begin % most);
         const uint64_t block = cache + kv_block * (begin / kBlock);
         const Chunk chunk{probe->caches + block, probe->stored == nullptr ? nullptr : probe->stored + block,
                           probe->scratch + probe->scratch_bytes * number, begin, count};

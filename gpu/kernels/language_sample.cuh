@@ -151,6 +151,21 @@ class Sampler {
     for (uint32_t k = 0; k < kBins; k++) enter(other.highest - static_cast<int32_t>(k), other.sums[k]);
   }
 
+  // Joins what the lanes of a warp have found, of different tokens each; all lanes have all of it then. All call it.
+  __device__ __forceinline__ void join_lanes() {
+#pragma unroll 1
+    for (uint32_t by = 1; by < kWarp; by *= 2) {
+      Candidate other = own();
+      other.key = __shfl_xor_sync(kEveryLane, other.key, by);
+#pragma unroll
+      for (uint32_t k = 0; k < kBins; k++) other.sums[k] = __shfl_xor_sync(kEveryLane, other.sums[k], by);
+      other.highest = __shfl_xor_sync(kEveryLane, other.highest, by);
+      other.token = __shfl_xor_sync(kEveryLane, other.token, by);
+      other.logit = __shfl_xor_sync(kEveryLane, other.logit, by);
+      join(other);
+    }
+  }
+
   // The best one's.
   __device__ __forceinline__ uint32_t token() const { return token_; }
   __device__ __forceinline__ int32_t logit() const { return logit_; }

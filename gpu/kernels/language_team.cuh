@@ -7,7 +7,7 @@
 namespace language {
 
 // Ranks of a team, at most.
-constexpr uint32_t kMostRanks = 64;
+constexpr uint32_t kMostRanks = 128;
 // Chunks of a prompt that ranks take at a time, at most: those of its team, and of teams that help it.
 constexpr uint32_t kMostChunks = 128;
 
@@ -35,6 +35,7 @@ struct Order {
   uint32_t truncates;  // columns of a step whose draws are truncated, a bit each
   uint32_t session;    // that a chunk is of
   uint32_t ranks;      // that take chunks, of this team and of others
+  uint32_t of_chunk;   // positions of each, at most
   uint32_t met;        // what `together` was before them
   const char* image;
   char* local;         // keys and values of the sequence of chunks

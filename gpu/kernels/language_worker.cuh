@@ -458,6 +458,7 @@ class Worker {
     // Whether a prompt goes by chunks: a block takes them where it has scratch for one.
     const uint64_t scratch_bytes = goes_on && is_prefill ? Block<Team>::scratch() : 0;
     const bool has_scratch = scratch != nullptr && scratch_bytes != 0 && scratch_bytes <= room_of_scratch();
+    const uint32_t most = ChunkLayout::most_of<Team>(shape);
     uint32_t made = 0;
     while (goes_on) {
       uint32_t ends = 0;
@@ -466,7 +467,7 @@ class Worker {
         // Looked at behind the step, which hides its latency.
         ends = told(place);
         look(r, place, loaded);
-        job.count = has_scratch ? chunk_of(job.position) : 1;
+        job.count = has_scratch ? chunk_of(job.position, most) : 1;
       }
       Team::sync();
       if (!job.steps) break;
@@ -549,9 +550,9 @@ class Worker {
     order::store_relaxed_sys(reinterpret_cast<uint32_t*>(logps) + at, sampled.logp);
   }
 
-  // Positions from this one on that a PREFILL may take as a chunk: within one block, so that what is wrong with the table shows at its own position.
-  __device__ __forceinline__ uint32_t chunk_of(uint32_t position) const {
-    return min(job.sequence.end - position, kBlock - position % kBlock);
+  // Positions from this one on that a PREFILL may take as a chunk, of at most so many: within one block, so that what is wrong with the table shows at its own position.
+  __device__ __forceinline__ uint32_t chunk_of(uint32_t position, uint32_t most) const {
+    return min(job.sequence.end - position, most - position % most);
   }
 
   // Reads the tokens of a chunk. Returns how many of its positions can be taken: those before the first with which something is wrong, which the

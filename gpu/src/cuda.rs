@@ -76,7 +76,7 @@ pub struct GpuOptions {
     pub sms: Option<u32>,
     /// With engine 1, and device memory for it.
     pub language: Option<LanguageMemory>,
-    /// Blocks of a team that takes steps of up to 32 rollouts of engine 1 together, as far as they can be dealt evenly; `None` is 15. Models whose rollouts a warp runs
+    /// Blocks of a team that takes steps of up to 32 rollouts of engine 1 together, as far as they can be dealt evenly; `None` is 15, and 60 where a model has 800 MB or more. Models whose rollouts a warp runs
     /// ([`LanguageMemory::is_small`]) have none.
     pub ranks: Option<u32>,
     /// Bytes of device memory in which keys and values stay between descriptors that name a generation (rule R26); 0 keeps none. `None` is a quarter of what is
@@ -89,10 +89,13 @@ pub struct GpuOptions {
     pub phases: bool,
 }
 
-/// Blocks of a team if [`GpuOptions::ranks`] does not tell.
+/// Blocks of a team if [`GpuOptions::ranks`] does not tell, and of one that runs a large model: a block takes in no more than 115 GB of weights a second.
 const RANKS: u32 = 15;
+const RANKS_OF_LARGE: u32 = 60;
+/// Bytes from which on a model is large.
+const LARGE: u64 = 800_000_000;
 /// Of a team, at most: `kMostRanks`, gpu/kernels/language_team.cuh.
-const MOST_RANKS: u32 = 64;
+const MOST_RANKS: u32 = 128;
 /// Rollouts of a team at a time: `kColumns`, gpu/kernels/language_tiles.cuh.
 const COLUMNS: u32 = 32;
 
@@ -105,8 +108,10 @@ struct Teams {
 
 impl Teams {
     /// Of so many blocks, where so many bytes are there for keys and values of `cache_bytes` each. A block that runs a rollout alone has room for one, too.
-    fn of(blocks: u32, ranks: Option<u32>, bytes: u64, cache_bytes: u64) -> Self {
-        let ranks = ranks.unwrap_or(RANKS).clamp(1, MOST_RANKS);
+    fn of(blocks: u32, ranks: Option<u32>, bytes: u64, language: LanguageMemory) -> Self {
+        let LanguageMemory { model_bytes, cache_bytes } = language;
+        let usual = if model_bytes < LARGE { RANKS } else { RANKS_OF_LARGE };
+        let ranks = ranks.unwrap_or(usual).clamp(1, MOST_RANKS);
         let teams = (blocks / ranks).max(blocks.div_ceil(MOST_RANKS)).max(1);
         let room = bytes / cache_bytes.max(1) / u64::from(teams);
         Self { teams, columns: (room.min(COLUMNS.into()) as u32).max(blocks.div_ceil(teams)) }
@@ -157,8 +162,8 @@ impl LanguageMemory {
     /// Room for models up to which a warp runs a rollout, and not a block.
     pub const SMALL: u64 = 8 << 20;
 
-    /// Device memory of a block for what passes between the phases of a step: enough for SmolLM2's shape, and for those of up to twice its widths.
-    const SCRATCH: u64 = 1 << 20;
+    /// Device memory of a block for what passes between the phases of a step: `kMostScratch`, gpu/kernels/language_prefill.cuh.
+    const SCRATCH: u64 = 2 << 20;
 
     /// Whether models are small: then each warp runs a rollout of its own, and a shape has to fit its part of the shared memory.
     pub const fn is_small(self) -> bool {
@@ -464,8 +469,7 @@ impl Gpu {
             if language.is_some() && !small { sizes.bench + LanguageMemory::SCRATCH } else { 0 };
         let benches = u64::from(language_blocks) * bench_bytes;
         let free = (free as u64).saturating_sub(benches);
-        let teams =
-            Teams::of(language_blocks, ranks, free / 2, language.map_or(1, |language| language.cache_bytes));
+        let teams = Teams::of(language_blocks, ranks, free / 2, language.unwrap_or_default());
         let rollouts =
             if small { language_blocks * (sizes.threads / sizes.team_threads) } else { teams.rollouts() };
         let asked = language;
@@ -853,25 +857,33 @@ mod tests {
     }
 
     #[rstest]
-    #[case::an_h100(122, None, 32, 8, 32)]
-    #[case::little_memory(122, None, 1, 8, 16)]
-    #[case::some_memory(122, None, 20, 8, 20)]
-    #[case::each_alone(122, Some(1), 1, 122, 1)]
-    #[case::as_large_as_may_be(122, Some(1000), 32, 2, 61)]
-    #[case::few_blocks(3, None, 32, 1, 32)]
-    #[case::none(0, None, 32, 1, 32)]
+    #[case::an_h100(122, None, 32, 8, 32, 1000)]
+    #[case::little_memory(122, None, 1, 8, 16, 1000)]
+    #[case::some_memory(122, None, 20, 8, 20, 1000)]
+    #[case::each_alone(122, Some(1), 1, 122, 1, 1000)]
+    #[case::as_large_as_may_be(122, Some(1000), 32, 1, 122, 1000)]
+    #[case::more_than_a_team_has(130, Some(1000), 32, 2, 65, 1000)]
+    #[case::a_large_model(122, None, 32, 2, 61, 800_000_000)]
+    #[case::not_quite(122, None, 32, 8, 32, 799_999_999)]
+    #[case::few_blocks(3, None, 32, 1, 32, 1000)]
+    #[case::none(0, None, 32, 1, 32, 1000)]
     fn blocks_are_dealt_to_teams(
         #[case] blocks: u32,
         #[case] ranks: Option<u32>,
         #[case] each: u64,
         #[case] teams: u32,
         #[case] columns: u32,
+        #[case] model_bytes: u64,
     ) {
-        let found = Teams::of(blocks, ranks, u64::from(teams) * each * 1000 + 999, 1000);
+        let memory = LanguageMemory { model_bytes, cache_bytes: 1000 };
+        let found = Teams::of(blocks, ranks, u64::from(teams) * each * 1000 + 999, memory);
         assert_eq!(found, Teams { teams, columns });
         assert!(blocks.div_ceil(teams) <= MOST_RANKS && blocks.div_ceil(teams) <= columns);
         let team = include_str!("../kernels/language_team.cuh");
         assert!(team.contains(&format!("constexpr uint32_t kMostRanks = {MOST_RANKS};")));
+        let prefill = include_str!("../kernels/language_prefill.cuh");
+        let scratch = format!("constexpr uint64_t kMostScratch = {} << 20;", LanguageMemory::SCRATCH >> 20);
+        assert!(prefill.contains(&scratch), "{scratch}");
     }
 
     #[rstest]

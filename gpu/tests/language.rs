@@ -30,6 +30,7 @@ use doorbell_contract::{
 use doorbell_gpu::{GpuDevice, GpuOptions, LanguageMemory, Pages};
 use doorbell_gpu_cpu::{CpuKernel, Options, Teams};
 use doorbell_host::{Device as _, Division, Driver, Platform, Ports, QueueConfig};
+use doorbell_lm::sample::Sharpness;
 
 /// What is tested.
 type Device = GpuDevice;
@@ -72,9 +73,13 @@ fn stressed() -> bool {
 
 /// It, with so many queue pairs; a function has at least one.
 fn device(queues: u8, _functions: u8) -> Device {
-    let (queues, bytes) = (queues.into(), host::config().shared_bytes().unwrap());
+    device_of(queues.into(), host::config().shared_bytes().unwrap(), memory(), teams())
+}
+
+/// It, with so much memory, and on the CPU with such teams.
+fn device_of(queues: usize, bytes: usize, memory: LanguageMemory, teams: Teams) -> Device {
     if is_gpu() {
-        let options = GpuOptions { queues, bytes, language: Some(memory()), ..GpuOptions::default() };
+        let options = GpuOptions { queues, bytes, language: Some(memory), ..GpuOptions::default() };
         return doorbell_gpu::open(options).expect("DOORBELL_LANGUAGE asks for a GPU");
     }
     let seed = std::env::var("DOORBELL_SEED").map_or(1, |seed| seed.parse().expect("a number"));
@@ -83,9 +88,9 @@ fn device(queues: u8, _functions: u8) -> Device {
         bytes,
         seed,
         stress: stressed(),
-        teams: teams(),
+        teams,
         pages: pages(),
-        language: Some(memory()),
+        language: Some(memory),
         fault: fault(),
         ..Options::default()
     };
@@ -415,6 +420,41 @@ fn rollouts_that_wait_for_blocks_take_turns() {
     }
 }
 
+/// Vectors of so many channels leave a block room for fewer columns than 32: steps have 16 or 8 rollouts, chunks as many positions, and a warp has more than two lines of a vector.
+/// The first one has room for 32. A GPU, whose blocks have more warps, has room for fewer.
+#[rstest::rstest]
+fn r06_r27_long_vectors_are_those_of_the_oracle(#[values(1024, 8192, 16384)] hidden: usize) {
+    if fault().is_some() || by_blocks() || stressed() {
+        return;
+    }
+    let mut image = doorbell_lm::micro();
+    image.model = doorbell_lm::hashed(doorbell_lm::Shape { hidden, layers: 2, ..image.model.shape });
+    let published = doorbell_npu::Published::new(image.to_bytes(), &image.about.ends).unwrap();
+    let model_bytes = (host::HALF + published.memory.len() as u64).next_multiple_of(4096);
+    let config = QueueConfig { model_bytes, ..host::config() };
+    let memory = LanguageMemory {
+        model_bytes: model_bytes.max(LanguageMemory::SMALL + 64),
+        cache_bytes: 32 * host::BLOCK,
+    };
+    let teams = Teams { blocks: 3, teams: 1, columns: 32 };
+    let device = device_of(1, config.shared_bytes().unwrap(), memory, teams);
+    let mut host = host::Host::configured(device, config);
+    assert_eq!(host.publish(1, &image, PolicyMode::Wait).status, Status::Done as u8);
+    // One alone, whose prompt is scored, and twelve.
+    let prompt = host::Draws(77).prompt(37);
+    let mut alone = host.sequence(&prompt, 48, 1.0);
+    host.score(&mut alone, 0);
+    host.decode(&mut alone, 6, DescFlags::LOGP);
+    let mut made = twelve(&mut host, 5);
+    let descs: Vec<_> = made.iter().map(|(_, desc)| *desc).collect();
+    let ends = host.run(&descs);
+    for (sequence, desc) in &mut made {
+        let end = host::of(&ends, sequence.rollout.into());
+        assert_eq!(host::ended(&end), Status::Done);
+        host.check(sequence, desc, &end);
+    }
+}
+
 /// R26: what members share is found among what is kept, and copied from there, while others need its place. Each begins at the end of a block.
 #[test]
 fn rollouts_that_wait_for_blocks_share_a_prefix() {
@@ -527,8 +567,10 @@ fn a_session_ends_while_rollouts_wait_for_their_turns() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// SmolLM2's shape with hashed weights, or the model whose file `DOORBELL_LANGUAGE_MODEL` names, on a GPU whose blocks are teams of so many.
+/// SmolLM2's shape with hashed weights, or the one whose width, layers, heads, heads of keys, their width, channels of products and vocabulary `DOORBELL_LANGUAGE_SHAPE` lists, or the
+/// model whose file `DOORBELL_LANGUAGE_MODEL` names, on a GPU whose blocks are teams of so many.
 struct Large {
+    version: doorbell_verify::language::Version,
     driver: Driver<Device>,
     regions: doorbell_host::language::LanguageRegions,
     block: u64,
@@ -546,7 +588,25 @@ impl Large {
         let mut image = doorbell_lm::micro();
         match std::env::var_os("DOORBELL_LANGUAGE_MODEL") {
             Some(path) => image = doorbell_lm::Image::read(path.as_ref()).unwrap(),
-            None => image.model = doorbell_lm::hashed(doorbell_lm::Shape::SMOLLM2),
+            None => {
+                let mut shape = doorbell_lm::Shape::SMOLLM2;
+                if std::env::var_os("DOORBELL_LANGUAGE_SHAPE").is_some() {
+                    let numbers = numbers("DOORBELL_LANGUAGE_SHAPE", "");
+                    let [width, layers, heads, kv_heads, head_width, hidden, vocabulary] =
+                        numbers.try_into().expect("seven numbers");
+                    shape = doorbell_lm::Shape {
+                        width,
+                        layers,
+                        heads,
+                        kv_heads,
+                        head_width,
+                        hidden,
+                        vocabulary,
+                        ..shape
+                    };
+                }
+                image.model = doorbell_lm::hashed(shape);
+            }
         }
         let shape = image.model.shape;
         let published = doorbell_npu::Published::new(image.to_bytes(), &[]).unwrap();
@@ -571,7 +631,8 @@ impl Large {
         let policy = doorbell_host::language::language_policy(1, &published.at(0));
         driver.token_regions()[0].write(0, &policy).unwrap();
         let vocabulary = shape.vocabulary as u32;
-        let mut large = Self { driver, regions, block, blocks, sequences, vocabulary };
+        let version = doorbell_verify::language::Version { model: image.model, ends: vec![] };
+        let mut large = Self { version, driver, regions, block, blocks, sequences, vocabulary };
         let policy = HwDesc { model_id: 1, ..HwDesc::policy(1, PolicyMode::Wait) }.with_delta_offset(0);
         large.run(&[policy]);
         large
@@ -612,6 +673,47 @@ impl Large {
         let table: Vec<u32> = (first..first + self.blocks as u32).collect();
         let record = HwSequence { sharpness: 1_512_775, prompt: tokens, ..HwSequence::default() };
         self.regions.place_sequence(number * LARGE_SLOT, record, &table).unwrap();
+    }
+
+    /// So many tokens behind a prompt.
+    fn decode(number: u64, length: usize, steps: usize) -> HwDesc {
+        let rollout_id = number as u32 + 7;
+        let desc = HwDesc {
+            model_id: 1,
+            kv_offset: number * LARGE_SLOT,
+            ..HwDesc::decode(rollout_id, length as u32, steps as u32)
+        };
+        let tokens = (number + 1) * LARGE_TOKENS + 4 * length as u64;
+        let desc = desc.with_delta_offset(tokens).with_version(1).with_seed(number as u32);
+        desc.with_checkpoint(1 << 20).with_flags(DescFlags::LOGP)
+    }
+
+    /// Holds what a sequence has, of a prompt of so many tokens and so many steps behind it, to the oracle: the whole sequence's tokens and log-probabilities, and its blocks.
+    fn check(
+        &self,
+        number: usize,
+        length: usize,
+        steps: usize,
+        found: &(Vec<u8>, Vec<u32>, Vec<u32>),
+    ) -> Result<(), String> {
+        let (kept, tokens, logps) = found;
+        let blocks = self.blocks as usize * self.block as usize;
+        let blocks: Vec<Vec<u8>> = kept[number * blocks..(number + 1) * blocks]
+            .chunks(self.block as usize)
+            .map(<[u8]>::to_vec)
+            .collect();
+        let of = |all: &[u32]| all[number * LARGE_TOKENS as usize / 4..][..length + steps].to_vec();
+        let (tokens, logps) = (of(tokens), of(logps));
+        let logps: Vec<i32> = logps[length..].iter().map(|&logp| logp as i32).collect();
+        let given = doorbell_verify::language::Given {
+            prompt: &tokens[..length],
+            tokens: &tokens[length..],
+            logps: Some(&logps),
+            blocks: Some(&blocks),
+        };
+        let (seed, rollout) = (number as u32, number as u32 + 7);
+        let sampling = doorbell_verify::language::Sampling::new(Sharpness(1_512_775), seed, rollout);
+        given.check(&[(usize::MAX, &self.version)], sampling)
     }
 
     fn prefill(&self, number: u64, length: usize) -> HwDesc {
@@ -666,17 +768,8 @@ fn decode_tokens_a_second_through_a_queue() {
             large.place_all(batch, length);
             let prefills: Vec<_> = (0..batch as u64).map(|number| large.prefill(number, length)).collect();
             let prefill = large.run(&prefills);
-            let decode = |number: u64| {
-                let desc = HwDesc {
-                    model_id: 1,
-                    kv_offset: number * LARGE_SLOT,
-                    ..HwDesc::decode(number as u32 + 7, length as u32, steps as u32)
-                };
-                let tokens = (number + 1) * LARGE_TOKENS + 4 * length as u64;
-                let desc = desc.with_delta_offset(tokens).with_version(1).with_seed(number as u32);
-                desc.with_checkpoint(1 << 20).with_flags(DescFlags::LOGP)
-            };
-            let decodes: Vec<_> = (0..batch as u64).map(decode).collect();
+            let decodes: Vec<_> =
+                (0..batch as u64).map(|number| Large::decode(number, length, steps)).collect();
             let seconds = large.run(&decodes);
             println!(
                 "ranks {ranks:?}, batch {batch:>3}: {:>9.1} tokens/s, a step of all {:.3} ms; prompts of {length}: {:.1} tokens/s",
@@ -688,6 +781,47 @@ fn decode_tokens_a_second_through_a_queue() {
         let found = large.found(most.min(COMPARED));
         let first = first.get_or_insert_with(|| found.clone());
         assert!(*first == found, "keys, values, tokens or log-probabilities differ");
+    }
+}
+
+/// `DOORBELL_LANGUAGE_BATCHES` rollouts of a large model, of `DOORBELL_LANGUAGE_STEPS` tokens behind prompts of `DOORBELL_LANGUAGE_PROMPT`: all teams make the same tokens, log-probabilities,
+/// keys and values, and those are the oracle's, which looks at the first `DOORBELL_LANGUAGE_CHECKED` rollouts.
+#[test]
+#[ignore = "takes minutes on a GPU: DOORBELL_LANGUAGE=gpu"]
+fn r06_r27_what_a_large_model_makes_is_the_oracles() {
+    if !is_gpu() {
+        return println!("skipped: DOORBELL_LANGUAGE is not gpu");
+    }
+    let batch = numbers("DOORBELL_LANGUAGE_BATCHES", "64")[0];
+    let length = numbers("DOORBELL_LANGUAGE_PROMPT", "40")[0];
+    let steps = numbers("DOORBELL_LANGUAGE_STEPS", "400")[0];
+    let checked = numbers("DOORBELL_LANGUAGE_CHECKED", &batch.to_string())[0];
+    let mut first = None;
+    for ranks in ranks("1,8,0,61,123") {
+        let mut large = Large::new(ranks, batch as u64, length + steps);
+        large.place_all(batch, length);
+        let prefills: Vec<_> = (0..batch as u64).map(|number| large.prefill(number, length)).collect();
+        large.run(&prefills);
+        let decodes: Vec<_> = (0..batch as u64).map(|number| Large::decode(number, length, steps)).collect();
+        let seconds = large.run(&decodes);
+        let found = large.found(batch as u64);
+        println!(
+            "ranks {ranks:?}: {} tokens, {:.1} tokens/s",
+            batch * steps,
+            (batch * steps) as f64 / seconds
+        );
+        match &first {
+            Some(first) => assert!(*first == found, "ranks {ranks:?} make something else"),
+            None => {
+                let start = Instant::now();
+                for number in 0..checked {
+                    let result = large.check(number, length, steps, &found);
+                    assert_eq!(result, Ok(()), "ranks {ranks:?}, rollout {number}");
+                }
+                println!("{} tokens of them are the oracle's, {:.1?}", checked * steps, start.elapsed());
+                first = Some(found);
+            }
+        }
     }
 }
 

@@ -753,7 +753,7 @@ extern "C" Device* doorbell_cpu_start(const doorbell_cpu_options* options) {
   const uint64_t caches = options->language_small != 0 ? options->language_blocks * sizes.teams : options->language_teams * options->language_columns;
   const uint64_t pages = options->page_sets * (sizes.page_set + options->page_set_bytes);
   // Scratch of each block, as a GPU's has it.
-  device->bench_bytes = sizes.bench + (1 << 20);
+  device->bench_bytes = sizes.bench + (2 << 20);
   const auto allocate = [](cpu::Memory& memory, uint64_t bytes) {
     const size_t whole = (bytes + 127) / 128 * 128;
     memory.reset(std::aligned_alloc(128, whole));
