@@ -36,8 +36,8 @@ const POLICY_BAR: Duration = Duration::from_millis(5);
 const PROMPT: u32 = 2000;
 /// Tokens that a rollout decodes at a time, as the rival's: from the context on.
 const STEPS: u32 = 60;
-/// Most positions that all rollouts of a row have together: more take too much page-locked memory.
-const MOST_POSITIONS: u64 = 256 * 1024;
+/// Most bytes of page-locked memory for the keys and values of all rollouts of a row.
+const MOST_BYTES: u64 = 12 << 30;
 /// Bytes of the token region for each sequence.
 const TOKENS: u64 = 4 * 4096;
 const MODEL: u16 = 1;
@@ -53,24 +53,28 @@ pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> 
     let (mut prompts, mut policies) = (vec![], vec![]);
     let mut notes = vec![];
     let (mut gaps, mut parts, mut several) = (vec![], vec![], vec![]);
+    // What a rival has measured holds for the shapes behind it, too.
+    let mut read_rate = None;
     for &shape in &what.shapes {
         let published = publish(shape.shape())?;
         // The rival is through before the kernel starts, which would hold it up.
         let mut rivals = vec![];
         for &context in &what.contexts {
             let batches: Vec<u32> =
-                what.batches.iter().copied().filter(|&batch| fits(batch, context)).collect();
+                what.batches.iter().copied().filter(|&batch| fits(shape, batch, context)).collect();
             let is_rival = shape == DecodeShape::Smollm2;
             let rival = match &what.python {
                 Some(python) if is_rival => Some(Rival::run(python, &batches, context)?),
                 _ => None,
             };
+            read_rate = rival.as_ref().map(|rival| rival.read_rate).or(read_rate);
             rivals.push((context, batches, rival));
         }
         for (context, batches, rival) in rivals {
             let Some(&most) = batches.iter().max() else {
                 notes.push(format!(
-                    "context {context}: every batch has more than {MOST_POSITIONS} positions, left out"
+                    "context {context}: the keys and values of every batch would take more than {} GiB of page-locked memory, left out",
+                    MOST_BYTES >> 30
                 ));
                 continue;
             };
@@ -84,10 +88,17 @@ pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> 
                 policies.push((shape, bed.policies(if quick { 5 } else { 20 })?));
             }
             for &batch in &batches {
-                let mut gap = Gaps::new(shape, context, batch, bed.gaps(batch, context, quick)?);
+                let Some(quiet) = bed.gaps(batch, context, quick)? else {
+                    notes.push(format!(
+                        "{}, context {context}: {batch} rollouts never ran at the same time, so gaps between tokens are left out.",
+                        shape.name()
+                    ));
+                    continue;
+                };
+                let mut gap = Gaps::new(shape, context, batch, quiet);
                 if what.busy > 0 {
                     let host = Busy::start(what.busy);
-                    gap.busy = Some((what.busy, bed.gaps(batch, context, quick)?));
+                    gap.busy = bed.gaps(batch, context, quick)?.map(|times| (what.busy, times));
                     drop(host);
                 }
                 gaps.push(gap);
@@ -98,7 +109,7 @@ pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> 
                 let (seconds, first) = bed.decode(batch, context, if quick { 2 } else { 5 })?;
                 let us = 1e6 * seconds / f64::from(STEPS);
                 let row = Row { shape, context, batch, us, first, floor: None, rival: None };
-                rows.push(row.beside(rival.as_ref()));
+                rows.push(row.beside(read_rate, rival.as_ref()));
                 if let Some((before, after)) = before.zip(bed.phases()) {
                     parts.push(Parts { shape, context, batch, phases: after - before });
                 }
@@ -108,7 +119,7 @@ pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> 
         if what.gpus.len() > 1 {
             several.extend(gpus::rows(shape, &published, what, quick)?);
         }
-        for batch in [1, 64].into_iter().filter(|&batch| fits(batch, PROMPT)) {
+        for batch in [1, 64].into_iter().filter(|&batch| fits(shape, batch, PROMPT)) {
             let mut bed = Bed::new(shape.shape(), &published, batch.into(), PROMPT + 1, what)?;
             let (all, first) = bed.prompts(batch)?;
             prompts.push(Prompts { shape, batch, rate: f64::from(batch * PROMPT) / all, first });
@@ -136,8 +147,14 @@ pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> 
 }
 
 /// Whether a row's page-locked memory is not too much.
-fn fits(batch: u32, context: u32) -> bool {
-    u64::from(batch) * u64::from(context + STEPS) <= MOST_POSITIONS
+fn fits(shape: DecodeShape, batch: u32, context: u32) -> bool {
+    u64::from(batch) * u64::from(context + STEPS) * position_bytes(shape) <= MOST_BYTES
+}
+
+/// Bytes of the keys and values of a position.
+fn position_bytes(shape: DecodeShape) -> u64 {
+    let shape = shape.shape();
+    (shape.layers * 2 * shape.kv_heads * (shape.head_width + 2)) as u64
 }
 
 fn publish(shape: Shape) -> Result<Published, BenchError> {
@@ -162,14 +179,13 @@ struct Row {
 }
 
 impl Row {
-    fn beside(self, rival: Option<&Rival>) -> Self {
-        let Some(rival) = rival else { return self };
-        let shape = self.shape.shape();
-        let kept = shape.layers * 2 * shape.kv_heads * (shape.head_width + 2);
+    /// With its floor at so many bytes a second, and what a rival came to.
+    fn beside(self, read_rate: Option<f64>, rival: Option<&Rival>) -> Self {
         let positions = f64::from(self.batch) * f64::from(self.context + STEPS / 2);
-        let bytes = shape.weight_macs().0 as f64 + positions * kept as f64;
-        let step = rival.steps.iter().find(|(batch, _)| *batch == self.batch).map(|&(_, us)| us);
-        Self { floor: Some(bytes / rival.read_rate * 1e6), rival: step, ..self }
+        let bytes = self.shape.shape().weight_macs().0 as f64 + positions * position_bytes(self.shape) as f64;
+        let step =
+            |rival: &Rival| rival.steps.iter().find(|(batch, _)| *batch == self.batch).map(|&(_, us)| us);
+        Self { floor: read_rate.map(|rate| bytes / rate * 1e6), rival: rival.and_then(step), ..self }
     }
 
     fn rate(&self) -> f64 {
@@ -351,6 +367,7 @@ impl Bed {
             bytes,
             language: Some(language),
             kept_bytes: what.kept_bytes,
+            ranks: what.ranks,
             phases: what.phases,
             ..GpuOptions::default()
         };
@@ -594,9 +611,13 @@ mod tests {
             floor: None,
             rival: None,
         };
-        let row = row.beside(Some(&rival));
+        let row = row.beside(Some(rival.read_rate), Some(&rival));
         assert_eq!(row.bars(), Some((3.0, 0.12)));
         assert!((row.floor.unwrap() - 45.8).abs() < 1.0, "{:?}", row.floor);
+        // Another shape has a floor by the rate that the rival measured, and no bar.
+        let other = Row { shape: DecodeShape::One, floor: None, rival: None, ..row };
+        let other = other.beside(Some(rival.read_rate), None);
+        assert!(other.floor.unwrap() > 300.0 && other.rival.is_none() && other.bars().is_none());
         let text = decode_section("a GPU", &[row], vec![]).to_string();
         assert!(text.contains("3.77") && text.contains("met, met"), "{text}");
     }

@@ -69,6 +69,9 @@ pub struct Args {
     /// decode: bytes of GPU memory in which keys and values stay between descriptors, 0 for none; the GPU's default when not given
     #[arg(long, value_name = "BYTES")]
     kept_bytes: Option<u64>,
+    /// decode: blocks of a team that takes a language model's steps together; the GPU's default for the model when not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
+    ranks: Option<u32>,
     /// decode: GPUs that decode at the same time, beside the first of them alone, as in 0,1
     #[arg(long, value_name = "LIST", value_parser = super::gpus)]
     gpus: Option<super::GpuList>,
@@ -189,6 +192,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         python: args.python,
         busy: args.busy,
         kept_bytes: args.kept_bytes,
+        ranks: args.ranks,
         gpus: args.gpus.map_or_else(Vec::new, |super::GpuList(gpus)| gpus),
         phases: args.phases,
     };

@@ -39,7 +39,13 @@ struct Seen {
 
 impl Bed {
     /// Gaps between tokens while all rollouts run: from the moment each has a token until one of them has its last.
-    pub(super) fn gaps(&mut self, batch: u32, context: u32, quick: bool) -> Result<Times, BenchError> {
+    /// `None` where they never do: a GPU has fewer lanes than the row has rollouts.
+    pub(super) fn gaps(
+        &mut self,
+        batch: u32,
+        context: u32,
+        quick: bool,
+    ) -> Result<Option<Times>, BenchError> {
         let prefills: Vec<_> = (0..batch).map(|number| self.prefill(number, context)).collect();
         self.run(&prefills)?;
         let decodes: Vec<_> = (0..batch).map(|number| self.decoding(number, context, STEPS)).collect();
@@ -80,10 +86,7 @@ impl Bed {
                 Ok(())
             })?;
         }
-        if gaps.is_empty() {
-            return Err(BenchError::failed(format!("{batch} rollouts never ran at the same time")));
-        }
-        Ok(Times::new(gaps))
+        Ok((!gaps.is_empty()).then(|| Times::new(gaps)))
     }
 }
 

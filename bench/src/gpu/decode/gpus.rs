@@ -31,7 +31,8 @@ pub(super) fn rows(
     quick: bool,
 ) -> Result<Vec<Row>, BenchError> {
     let Some(&context) = what.contexts.first() else { return Ok(vec![]) };
-    let batches: Vec<u32> = what.batches.iter().copied().filter(|&batch| fits(batch, context)).collect();
+    let batches: Vec<u32> =
+        what.batches.iter().copied().filter(|&batch| fits(shape, batch, context)).collect();
     let Some(&most) = batches.iter().max() else { return Ok(vec![]) };
     let mut beds = Bed::several(shape.shape(), published, most.into(), context + STEPS, what, &what.gpus)?;
     let mut row = |&batch: &u32| -> Result<Row, BenchError> {
