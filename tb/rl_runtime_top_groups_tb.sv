@@ -435,7 +435,8 @@ module rl_runtime_top_groups_tb;
     case_faults(2'b11);
     bench.host.traffic.always_groups = 70;
     found = bench.host.u_score.groups_closed;
-    for (int k = 0; k < drawn(4, 6); k++) begin
+    // Until enough were closed, for four times as long at most.
+    for (int k = 0; k < drawn(4, 6) || (k < 4 * drawn(4, 6) && bench.host.u_score.groups_closed - found < 3); k++) begin
       bench.host.traffic.faults = k == 3;
       bench.host.traffic.run(drawn(90, 200));
     end
