@@ -331,12 +331,13 @@ impl TokenRegion {
         self.memory.bus_address() + self.start as u64
     }
 
-    /// What the kernel says of the memory that it lies in, with what else the driver has there: rings, KV, models. Reads `/proc`.
+    /// What the kernel says of the memory that these regions lie in, with what else their drivers have there: rings, KV, models. Memory of
+    /// several regions counts once. Reads `/proc`.
     ///
     /// # Errors
     /// As [`SharedMemory::account`].
-    pub fn account(&self) -> std::io::Result<Account> {
-        self.memory.account()
+    pub fn account_of(regions: &[Self]) -> std::io::Result<Account> {
+        SharedMemory::account_of(regions.iter().map(|region| &region.memory))
     }
 
     /// Copies `out.len()` tokens from `byte_offset` bytes into the region.

@@ -116,18 +116,27 @@ impl SharedMemory {
     /// What the kernel says of the block: pages, locks, nodes. Reads `/proc`.
     ///
     /// # Errors
-    /// What the system answers where it does not tell.
-    #[cfg(target_os = "linux")]
+    /// What the system answers where it does not tell; on other systems than Linux `Unsupported`.
     pub fn account(&self) -> std::io::Result<Account> {
-        crate::placement::account(self.base, self.len)
+        Self::account_of([self])
     }
 
-    /// What the kernel says of the block: no other system than Linux tells.
+    /// The same of several blocks together, which may be [parts](Self::part) of one mapping, or lie over each other.
+    ///
+    /// # Errors
+    /// As [`account`](Self::account).
+    #[cfg(target_os = "linux")]
+    pub fn account_of<'a>(blocks: impl IntoIterator<Item = &'a Self>) -> std::io::Result<Account> {
+        let addresses = |block: &Self| block.base.addr().get()..block.base.addr().get() + block.len;
+        crate::placement::account(&blocks.into_iter().map(addresses).collect::<Vec<_>>())
+    }
+
+    /// The same of several blocks together: no other system than Linux tells.
     ///
     /// # Errors
     /// `Unsupported`.
     #[cfg(not(target_os = "linux"))]
-    pub fn account(&self) -> std::io::Result<Account> {
+    pub fn account_of<'a>(_blocks: impl IntoIterator<Item = &'a Self>) -> std::io::Result<Account> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
 
@@ -637,6 +646,9 @@ mod tests {
         assert!(huge == 0 || memory.host_pointer().addr().get().is_multiple_of(2 << 20));
         let account = memory.account().unwrap();
         assert_eq!((account.resident, account.huge), (12 << 10, huge.min(12 << 10)), "{account}");
+        // As several regions of a device lie in it.
+        let parts = [0, 2, 1, 1].map(|page| memory.part(page * PAGE, PAGE).unwrap());
+        assert_eq!(SharedMemory::account_of(&parts).unwrap(), account);
         assert!(!placement.locked || account.locked == 12 << 10, "{account}");
         memory.bus_write(BUS + 3 * PAGE as u64 - 8, [7]).unwrap();
         let mut word = [0];

@@ -135,10 +135,10 @@ impl FromStr for Placement {
 /// Nodes that Linux has at most.
 const MOST_NODES: u32 = 1024;
 
-/// What the kernel says of a block: bytes, by the names that `/proc/self/smaps` has for them.
+/// What the kernel says of a block, or of several: bytes, by the names that `/proc/self/smaps` has for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Bytes of the block.
+    /// Bytes of the blocks.
     pub bytes: u64,
     /// Bytes of it that are in memory.
     pub resident: u64,
@@ -157,28 +157,22 @@ const HUGE_NAMES: [&str; 5] =
     ["AnonHugePages", "ShmemPmdMapped", "FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb"];
 
 impl Account {
-    /// This and another one's block together.
-    #[must_use]
-    pub fn and(mut self, other: Account) -> Account {
-        self.bytes += other.bytes;
-        self.resident += other.resident;
-        self.huge += other.huge;
-        self.locked += other.locked;
-        other.by_name.into_iter().for_each(|(name, bytes)| add(&mut self.by_name, name, bytes));
-        other.nodes.into_iter().for_each(|(node, bytes)| add(&mut self.nodes, node, bytes));
-        self
-    }
-
-    /// That of the addresses in `block`, by the texts of `smaps` and `numa_maps`. A mapping that goes beyond the block counts as far
-    /// as it could lie in it.
-    pub fn read(smaps: &str, numa_maps: &str, block: &Range<usize>) -> Account {
-        let mut account = Account { bytes: block.len() as u64, ..Account::default() };
+    /// That of the addresses in `blocks` together, by the texts of `smaps` and `numa_maps`. The kernel tells of whole mappings: one that goes
+    /// beyond the blocks counts as far as it could lie in them, and several blocks of one mapping count no more than it has. Addresses
+    /// that are in several blocks count once.
+    pub fn read(smaps: &str, numa_maps: &str, blocks: &[Range<usize>]) -> Account {
+        let blocks = disjoint(blocks);
+        let bytes = blocks.iter().map(|block| block.len() as u64).sum();
+        let mut account = Account { bytes, ..Account::default() };
         let mut mappings = vec![];
-        // Of the mapping that the lines are about, the bytes that lie in the block.
+        // Of the mapping that the lines are about, the bytes that lie in the blocks.
         let mut inside = 0;
         for line in smaps.lines() {
             if let Some(mapping) = mapping(line) {
-                inside = mapping.end.min(block.end).saturating_sub(mapping.start.max(block.start)) as u64;
+                let shared = |block: &Range<usize>| {
+                    mapping.end.min(block.end).saturating_sub(mapping.start.max(block.start)) as u64
+                };
+                inside = blocks.iter().map(shared).sum();
                 mappings.extend((inside > 0).then_some((mapping.start, inside)));
                 continue;
             }
@@ -213,6 +207,18 @@ impl Account {
         }
         account
     }
+}
+
+/// The same addresses, each once, in their order.
+fn disjoint(blocks: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut blocks = blocks.to_vec();
+    blocks.sort_by_key(|block| block.start);
+    let mut end = 0;
+    for block in &mut blocks {
+        block.start = block.start.max(end).min(block.end);
+        end = end.max(block.end);
+    }
+    blocks
 }
 
 /// Adds `bytes` to those of `key`.
@@ -299,7 +305,7 @@ mod tests {
         let numa = "7f0000000000 default anon=1024 dirty=1024 N0=512 N1=512 kernelpagesize_kB=4\n\
                     7f0000400000 bind:1 file=/anon_hugepage huge anon=2 dirty=2 N1=2 kernelpagesize_kB=2048\n\
                     7f0000800000 default anon=512 N2=512 kernelpagesize_kB=4\n";
-        let account = Account::read(smaps, numa, &(0x7f00_0000_0000..0x7f00_0080_0000));
+        let account = Account::read(smaps, numa, &[0x7f00_0000_0000..0x7f00_0080_0000]);
         assert_eq!((account.bytes, account.resident, account.locked), (8 << 20, 8 << 20, 4 << 20));
         assert_eq!(account.by_name, [("AnonHugePages", 2 << 20), ("Private_Hugetlb", 4 << 20)]);
         assert_eq!(account.huge, 6 << 20);
@@ -309,11 +315,26 @@ mod tests {
             "8.0 MiB, 8.0 MiB in memory, 3 huge pages of 2 MiB (AnonHugePages 2048 kB, Private_Hugetlb 4096 kB), 4.0 MiB locked, \
              2.0 MiB on node 0, 6.0 MiB on node 1"
         );
-        let halves = [0x7f00_0000_0000..0x7f00_0040_0000, 0x7f00_0040_0000..0x7f00_0080_0000];
-        let [first, second] = halves.map(|half| Account::read(smaps, numa, &half));
-        assert_eq!(first.and(second), account);
         // Of a mapping that goes beyond it, no more than it has itself.
-        let part = Account::read(smaps, numa, &(0x7f00_0000_0000..0x7f00_0010_0000));
+        let part = Account::read(smaps, numa, &[0x7f00_0000_0000..0x7f00_0010_0000]);
         assert_eq!((part.resident, part.huge), (1 << 20, 1 << 20));
+    }
+
+    /// Queue pairs of one device have parts of one mapping, of which the kernel tells as a whole.
+    #[test]
+    fn parts_of_a_mapping_have_no_more_than_it_has() {
+        let smaps = "7f0000000000-7f0000800000 rw-p 00000000 00:00 0 \nRss: 6144 kB\nAnonHugePages: 4096 kB\nLocked: 2048 kB\n";
+        let numa = "7f0000000000 default anon=1536 dirty=1536 N0=1024 N1=512 kernelpagesize_kB=4\n";
+        let whole = Account::read(smaps, numa, &[0x7f00_0000_0000..0x7f00_0080_0000]);
+        assert_eq!(
+            (whole.bytes, whole.resident, whole.huge, whole.locked),
+            (8 << 20, 6 << 20, 4 << 20, 2 << 20)
+        );
+        assert_eq!(whole.nodes, [(0, 4 << 20), (1, 2 << 20)]);
+        let quarter = |k: usize| 0x7f00_0000_0000 + k * 0x20_0000..0x7f00_0000_0000 + (k + 1) * 0x20_0000;
+        assert_eq!(Account::read(smaps, numa, &[2, 0, 3, 1].map(quarter)), whole);
+        // Two that lie over each other.
+        let twice = [0x7f00_0000_0000..0x7f00_0060_0000, 0x7f00_0020_0000..0x7f00_0080_0000];
+        assert_eq!(Account::read(smaps, numa, &twice), whole);
     }
 }

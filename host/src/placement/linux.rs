@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use memmap2::{Advice, MmapMut, MmapOptions};
@@ -38,6 +39,7 @@ pub fn map(len: usize, placement: &Placement) -> Result<(NonNull<u8>, MmapMut), 
     };
     let failed = |what: &str, error: io::Error| format!("{what}: {error}");
     let base = NonNull::new(map[start..].as_mut_ptr()).ok_or("null mapping")?;
+    let block = [base.addr().get()..base.addr().get() + whole];
     let node = placement.node.map(number).transpose()?;
     if let Some(node) = node {
         bind(base, whole, node).map_err(|error| {
@@ -61,7 +63,7 @@ pub fn map(len: usize, placement: &Placement) -> Result<(NonNull<u8>, MmapMut), 
         failed("touch the pages (Linux 5.14 or later)", error) + &more
     })?;
     if placement.pages == PageKind::Transparent
-        && account(base, whole).is_ok_and(|account| account.huge < whole as u64)
+        && account(&block).is_ok_and(|account| account.huge < whole as u64)
     {
         // Those that the kernel found none for at the first touch. Whether it worked is seen below.
         let _ = collapse(base, whole);
@@ -75,7 +77,7 @@ pub fn map(len: usize, placement: &Placement) -> Result<(NonNull<u8>, MmapMut), 
             ));
         }
     }
-    let account = account(base, whole).map_err(|error| failed("read /proc/self/smaps", error))?;
+    let account = account(&block).map_err(|error| failed("read /proc/self/smaps", error))?;
     check(&account, placement, node)?;
     Ok((base, map))
 }
@@ -179,12 +181,11 @@ fn collapse(base: NonNull<u8>, len: usize) -> io::Result<()> {
     Err(io::Error::last_os_error())
 }
 
-/// The kernel's account of `len` bytes from `base`.
-pub fn account(base: NonNull<u8>, len: usize) -> io::Result<Account> {
-    let start = base.addr().get();
+/// The kernel's account of these blocks together.
+pub fn account(blocks: &[Range<usize>]) -> io::Result<Account> {
     // A kernel without NUMA has no such file.
     let numa = fs::read_to_string("/proc/self/numa_maps").unwrap_or_default();
-    Ok(Account::read(&fs::read_to_string("/proc/self/smaps")?, &numa, &(start..start + len)))
+    Ok(Account::read(&fs::read_to_string("/proc/self/smaps")?, &numa, blocks))
 }
 
 #[cfg(test)]

@@ -77,15 +77,15 @@ pub struct Placed {
 impl Placed {
     /// That of the memory that these regions lie in.
     pub fn of(regions: &[TokenRegion]) -> Result<Placed, String> {
-        let accounts: Result<Vec<Account>, _> = regions.iter().map(TokenRegion::account).collect();
-        let accounts = accounts.map_err(|error| format!("/proc/self/smaps: {error}"))?;
+        let account =
+            TokenRegion::account_of(regions).map_err(|error| format!("/proc/self/smaps: {error}"))?;
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let lines = memory.lines().filter_map(|line| line.split_once(':'));
         let machine = lines
             .filter(|(name, _)| ["AnonHugePages", "HugePages_Total", "HugePages_Free"].contains(name))
             .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
             .collect();
-        Ok(Placed { account: accounts.into_iter().fold(Account::default(), Account::and), machine })
+        Ok(Placed { account, machine })
     }
 
     fn json(&self) -> Value {
