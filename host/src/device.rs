@@ -116,7 +116,8 @@ pub trait Device: Send {
     }
 
     /// Which of its queue pairs `desc` would go to if it were submitted now, by the place of its region among the
-    /// [`token_regions`](Self::token_regions). Of one that names a shared prefix that place follows from the prefix alone.
+    /// [`token_regions`](Self::token_regions). Of one that was submitted since the last [`poll`](Self::poll) it is the one that it went to. Of one that
+    /// names a shared prefix that place follows from the prefix alone, unless its rollout is in flight.
     fn queue_of(&self, desc: &HwDesc) -> usize {
         let _ = desc;
         0

@@ -290,30 +290,33 @@ impl Journal {
         self.rings.len() > 1
     }
 
-    /// A descriptor was put into the batch, for this queue, with its running number if it is a DECODE.
+    /// A descriptor was put into the batch, with its running number if it is a DECODE.
     #[inline]
-    pub fn posted(&mut self, tag: Tag, descriptor: u32, queue: usize) {
-        if self.records() {
-            self.record_posted(tag, descriptor, queue);
+    pub fn posted(&mut self, tag: Tag, descriptor: u32) {
+        if self.records()
+            && let Tag::Decode(id) = tag
+        {
+            self.record_posted(id, descriptor);
         }
     }
 
-    fn record_posted(&mut self, tag: Tag, descriptor: u32, queue: usize) {
-        let decode = match tag {
-            Tag::Decode(id) => Some((id, descriptor)),
-            _ => None,
-        };
-        if let Some((id, descriptor)) = decode {
-            self.record(EventKind::DescPosted, id, descriptor, 0);
-            let posted = self.now;
-            let partners = self.partners.as_mut();
-            if let Some(flight) = partners.and_then(|partners| partners.decodes.get_mut(id.slot() as usize)) {
-                let times = HostTimes { rollout: id, descriptor, posted, ringing: posted, polled: posted };
-                *flight = Some(Flight { times, completed: false, place: None });
-            }
-            if let Some(place) = self.queues.get_mut(id.slot() as usize) {
-                *place = queue as u32;
-            }
+    fn record_posted(&mut self, id: RolloutId, descriptor: u32) {
+        self.record(EventKind::DescPosted, id, descriptor, 0);
+        let posted = self.now;
+        let partners = self.partners.as_mut();
+        if let Some(flight) = partners.and_then(|partners| partners.decodes.get_mut(id.slot() as usize)) {
+            let times = HostTimes { rollout: id, descriptor, posted, ringing: posted, polled: posted };
+            *flight = Some(Flight { times, completed: false, place: None });
+        }
+    }
+
+    /// A descriptor was submitted to this queue, if it is a DECODE that of this rollout and number: behind all that was submitted to it before.
+    #[inline]
+    pub fn submitted(&mut self, decode: Option<(RolloutId, u32)>, queue: usize) {
+        if let Some((id, _)) = decode
+            && let Some(place) = self.queues.get_mut(id.slot() as usize)
+        {
+            *place = queue as u32;
         }
         if let Some(Ring { slots, tail, .. }) = self.rings.get_mut(queue) {
             let mask = slots.len() - 1;

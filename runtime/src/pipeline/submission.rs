@@ -103,10 +103,15 @@ impl Pipeline {
         self.read_clock();
         if self.journal.records() {
             for desc in &self.batch[..taken] {
-                if let Some(Tag::Decode(id)) = Tag::from_bits(desc.user_data)
-                    && let Ok(life) = self.lives.get(id)
-                {
-                    self.journal.committed(id, life.descriptor, ringing);
+                let decode = match Tag::from_bits(desc.user_data) {
+                    Some(Tag::Decode(id)) => self.lives.get(id).ok().map(|life| (id, life.descriptor)),
+                    _ => None,
+                };
+                // Only now: where a STOP goes that names no prefix depends on what is in flight when it is submitted.
+                let queue = if self.journal.tells_queues() { self.device.queue_of(desc) } else { 0 };
+                self.journal.submitted(decode, queue);
+                if let Some((id, descriptor)) = decode {
+                    self.journal.committed(id, descriptor, ringing);
                 }
             }
         }
@@ -297,8 +302,7 @@ impl Pipeline {
     fn post(&mut self, desc: HwDesc, tag: Tag, number: u32) {
         self.batch.push(desc.with_user_data(tag.to_bits()));
         self.metrics.counters.hot.descriptors_posted.add(1);
-        let queue = if self.journal.tells_queues() { self.device.queue_of(&desc) } else { 0 };
-        self.journal.posted(tag, number, queue);
+        self.journal.posted(tag, number);
     }
 
     pub(super) fn candidate(&self, id: RolloutId) -> Result<Candidate, RuntimeError> {

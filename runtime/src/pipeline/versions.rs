@@ -408,7 +408,7 @@ impl Pipeline {
                 publishing.sent += 1;
                 moved = true;
                 self.metrics.counters.hot.descriptors_posted.add(1);
-                self.journal.posted(tag, 0, self.versions.functions[publishing.sent - 1]);
+                self.journal.submitted(None, self.versions.functions[publishing.sent - 1]);
             }
             self.versions.publishing = Some(publishing);
             if !sent {

@@ -83,11 +83,6 @@ pub trait Trick: Send {
         inner.unread(completion)
     }
 
-    /// Which queue pair it says a descriptor goes to.
-    fn queue_of(&self, inner: &dyn Device, desc: &HwDesc) -> usize {
-        inner.queue_of(desc)
-    }
-
     /// Completions that it holds back.
     fn held(&self) -> usize {
         0
@@ -182,7 +177,7 @@ impl<T: Trick> Device for Tricky<T> {
     }
 
     fn queue_of(&self, desc: &HwDesc) -> usize {
-        self.trick.queue_of(&*self.inner, desc)
+        self.inner.queue_of(desc)
     }
 
     fn functions(&self) -> Vec<usize> {
@@ -214,8 +209,8 @@ impl<T: Trick> Device for Tricky<T> {
     }
 }
 
-/// Takes one descriptor at a time, as if its queues were full. STOPs go elsewhere than was said when they were made, as those do whose
-/// DECODE has completed meanwhile.
+/// Takes one descriptor at a time, as if its queues were full. So STOPs go elsewhere than they would have when they were made: the DECODE before them
+/// was not submitted yet then, or has completed meanwhile.
 pub struct Sips;
 
 impl Trick for Sips {
@@ -230,11 +225,6 @@ impl Trick for Sips {
         poll: bool,
     ) -> Result<usize, DeviceError> {
         fetch(inner, out, poll)
-    }
-
-    fn queue_of(&self, inner: &dyn Device, desc: &HwDesc) -> usize {
-        let moved = usize::from(desc.opcode == Opcode::Stop as u8);
-        (inner.queue_of(desc) + moved) % inner.token_regions().len()
     }
 }
 

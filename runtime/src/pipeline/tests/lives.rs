@@ -111,6 +111,40 @@ fn each_life_is_that_of_its_own_decode(
     assert_eq!(paired, polled.len());
 }
 
+/// What the device has taken of its submission queues is told of each DECODE once, after it was submitted and before its completion was seen: with several
+/// queue pairs, too, between which STOPs go to where the rollout that they end is in flight by then.
+#[rstest]
+fn each_decode_is_consumed_between_its_doorbell_and_its_completion(
+    #[values(1, 2, 3)] queues: u8,
+    #[values(0, 64)] groups: u32,
+) {
+    let options =
+        Options { slots: 16, group: 2, checkpoint: 16, abort_every: 2, window: 16, ..Options::default() };
+    let mut setup = Setup { queues, shuffles: false, depth: 8, ..Setup::new(200, options) };
+    // Without groups of the device a rollout's STOP names no prefix, and its DECODEs do.
+    setup.less.groups = groups;
+    let (mut pipeline, _) = setup.pipeline();
+    let (mut collector, recorder) = Collector::new(Clock::new(), 16, 1 << 18);
+    pipeline.journal = Journal::new(Some(recorder), Some(0), &*pipeline.device, 16);
+    pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
+    let mut told: BTreeMap<_, Vec<EventKind>> = BTreeMap::new();
+    let of_decodes = [
+        EventKind::DescPosted,
+        EventKind::DescCommitted,
+        EventKind::DescConsumed,
+        EventKind::CompletionPolled,
+    ];
+    collector.poll(|event| {
+        if of_decodes.contains(&event.kind) {
+            told.entry((event.rollout, event.descriptor)).or_default().push(event.kind);
+        }
+    });
+    assert_eq!(told.len() as u64, pipeline.metrics.counters.values().segments);
+    for (decode, events) in told {
+        assert_eq!(events, of_decodes, "{decode:?}");
+    }
+}
+
 /// A device whose clock can be read, and which has its time while somebody waits for that: long, if the doorbell was rung before.
 #[derive(Clone)]
 pub struct Slices {
