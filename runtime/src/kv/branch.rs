@@ -194,6 +194,14 @@ impl Prefixes {
         Ok(())
     }
 
+    /// Whether entry `entry` of the branch's [`table`](Self::table) has a block that a later one of its first `entries` entries has too: with a cap, what was
+    /// stored there was seen by no token any more, and is overwritten.
+    pub fn is_overwritten(&self, branch: &Branch, entry: u32, entries: u32) -> bool {
+        let (whole, _) = self.split(branch.prompt_tokens);
+        let again = entry.saturating_add(self.turn());
+        entry >= whole && again < entries && again - whole >= self.distinct(branch.prompt_tokens)
+    }
+
     /// The block that holds a position of prompt and answer.
     ///
     /// # Errors

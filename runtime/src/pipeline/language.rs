@@ -229,11 +229,14 @@ pub(super) struct Sequences {
     generation: u32,
 }
 
+/// In a row of [`Swap`]: no block.
+const NOTHING: u32 = u32::MAX;
+
 /// What host memory keeps of rollouts that have given their blocks back.
 struct Swap {
     blocks: Arena,
     bytes: Vec<u8>,
-    /// The blocks of each slot's rollout, in a row.
+    /// The blocks of each slot's rollout, in a row: [`NOTHING`] where a later entry of its table has the same block.
     rows: Vec<u32>,
     row: usize,
     /// Rollouts that are to go on, once there are blocks for them.
@@ -281,18 +284,10 @@ impl Sequences {
                             the block where its prompt ends (R26)";
             return bad("answer_start", 0, expected.into());
         }
-        if language.swap_blocks > 0 && kv.config().cap.is_some() {
-            let expected =
-                "0 with a cap on keys and values: blocks that come again cannot go to host memory one by one";
-            return bad("swap_blocks", language.swap_blocks.into(), expected.into());
-        }
-        let (prompt, answer) = (language.max_prompt_tokens, options.max_output_tokens);
-        if language.swap_blocks > 0
-            && (kv.config().prompt_tokens < prompt + answer
-                || kv.config().answer_tokens < answer + BLOCK_TOKENS)
-        {
-            let expected = "0 where the KV tables are not made for prompts of a whole sequence, and answers of a block more: a rollout that gave its \
-                            blocks back comes back with all that it has";
+        let answer = options.max_output_tokens;
+        if language.swap_blocks > 0 && kv.config().answer_tokens < answer + BLOCK_TOKENS {
+            let expected = "0 where the KV tables are not made for answers of a block more: to a rollout that gave its blocks back, what its \
+                            prompt has in its last block is a part of the answer";
             return bad("swap_blocks", language.swap_blocks.into(), expected.into());
         }
         let blocks = u64::from(kv.arena().blocks()) * language.block_bytes;
@@ -311,7 +306,7 @@ impl Sequences {
                 blocks: Arena::new(blocks)?,
                 // Not zeros, for which the system might hand out pages that are not there yet.
                 bytes: vec![0xFF; blocks as usize * language.block_bytes as usize],
-                rows: vec![u32::MAX; options.slots as usize * options.longest_table() as usize],
+                rows: vec![NOTHING; options.slots as usize * options.longest_table() as usize],
                 row: options.longest_table() as usize,
                 returning: VecDeque::with_capacity(options.slots as usize),
                 count: 0,
@@ -550,18 +545,27 @@ impl Pipeline {
             };
             let life = self.lives.get_mut(id)?;
             let group = &self.groups[life.group as usize];
-            let made = group.prompt_tokens - 1 + life.produced;
-            let count = made.div_ceil(BLOCK_TOKENS);
-            let ArenaCounts { capacity, in_use, .. } = swap.blocks.counts();
-            let free = u64::from(capacity) - in_use;
-            if life.outcome.is_some() || life.parked || life.branch.is_released() || u64::from(count) > free {
+            if life.outcome.is_some() || life.parked || life.branch.is_released() {
                 continue;
             }
+            let made = group.prompt_tokens - 1 + life.produced;
+            let count = made.div_ceil(BLOCK_TOKENS);
             self.kv.table(&life.branch, table)?;
+            let overwritten = |kv: &Prefixes, place| kv.is_overwritten(&life.branch, place, count);
+            let need = (0..count).filter(|&place| !overwritten(&self.kv, place)).count() as u64;
+            let ArenaCounts { capacity, in_use, .. } = swap.blocks.counts();
+            if need > u64::from(capacity) - in_use {
+                continue;
+            }
             let (bytes, arena) = (language.block_bytes as usize, &regions[group.region].arenas[0]);
-            for (place, &block) in table[..count as usize].iter().enumerate() {
+            for (place, &block) in (0..count).zip(table.iter()) {
+                let row = &mut swap.rows[slot as usize * swap.row + place as usize];
+                if overwritten(&self.kv, place) {
+                    *row = NOTHING;
+                    continue;
+                }
                 let kept = swap.blocks.acquire()?;
-                swap.rows[slot as usize * swap.row + place] = kept;
+                *row = kept;
                 let to = &mut swap.bytes[kept as usize * bytes..][..bytes];
                 arena.read(u64::from(block) * language.block_bytes, to)?;
             }
@@ -611,15 +615,16 @@ impl Pipeline {
         };
         let life = self.lives.get_mut(id)?;
         let group = &self.groups[life.group as usize];
-        let made = group.prompt_tokens - 1 + life.produced;
-        let partial = made % BLOCK_TOKENS;
+        // Its blocks come again where they did: with a cap that follows from the prompt's whole blocks.
+        let prompt = group.prompt_tokens - 1;
+        let partial = prompt % BLOCK_TOKENS;
         let prefix = match self.kv.admit(&kv::Group {
             prefix: &[],
-            prompt_tokens: made - partial,
+            prompt_tokens: prompt - partial,
             domain: 0,
             salt: 0,
             members: 1,
-            answer_tokens: partial + group.output_tokens - life.produced,
+            answer_tokens: partial + group.output_tokens,
         }) {
             Ok(prefix) => prefix,
             Err(KvError::Full { .. }) => return Ok(false),
@@ -627,12 +632,12 @@ impl Pipeline {
         };
         life.branch = self.kv.branch(prefix)?;
         self.kv.release_prefix(prefix)?;
-        self.kv.append(&mut life.branch, partial)?;
+        self.kv.append(&mut life.branch, partial + life.produced)?;
         life.appended = life.produced;
         self.kv.table(&life.branch, table)?;
         let (bytes, arena) = (language.block_bytes as usize, &regions[group.region].arenas[0]);
         let row = &swap.rows[id.slot() as usize * swap.row..][..std::mem::take(&mut life.kept) as usize];
-        for (&kept, &block) in row.iter().zip(table.iter()) {
+        for (&kept, &block) in row.iter().zip(table.iter()).filter(|(kept, _)| **kept != NOTHING) {
             arena.write(
                 u64::from(block) * language.block_bytes,
                 &swap.bytes[kept as usize * bytes..][..bytes],
@@ -676,8 +681,9 @@ impl Pipeline {
         if kept == 0 {
             self.kv.release(&mut life.branch)?;
         } else if let Some(Sequences { swap: Some(swap), .. }) = &mut self.language {
-            for place in 0..kept {
-                swap.blocks.release(swap.rows[id.slot() as usize * swap.row + place])?;
+            let row = &swap.rows[id.slot() as usize * swap.row..][..kept];
+            for &kept in row.iter().filter(|&&kept| kept != NOTHING) {
+                swap.blocks.release(kept)?;
             }
         }
         Ok(())

@@ -386,13 +386,11 @@ fn blocks(
         sharing: if args.share_groups_only { Sharing::Group } else { Sharing::Requests },
         prefixes: slots,
         branches: slots,
-        // Who gave its blocks back comes back with a prompt of all that it has.
-        prompt_tokens: longest_prompt.max(1) + if swaps { longest } else { 0 },
+        prompt_tokens: longest_prompt.max(1),
+        // Of who gave its blocks back the end of the prompt is a part of the answer.
         answer_tokens: longest + if swaps { BLOCK_TOKENS } else { 0 },
         // Each has at least one block while it is remembered; the longest prompt must fit.
-        nodes: (pieces.min(blocks as usize) as u32)
-            .max((longest_prompt + if swaps { longest } else { 0 }).div_ceil(PREFIX_BLOCK_TOKENS))
-            .max(1),
+        nodes: (pieces.min(blocks as usize) as u32).max(longest_prompt.div_ceil(PREFIX_BLOCK_TOKENS)).max(1),
         cap,
     })
 }

@@ -5,13 +5,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use doorbell_contract::HwImage;
-use doorbell_lm::micro;
 use doorbell_lm::sample::Sharpness;
+use doorbell_lm::{KvCap, micro};
 use doorbell_npu::Published;
 use doorbell_verify::language::{Given, Reference, Sampling, Version};
 use doorbell_verify::replay;
 
 use super::*;
+use crate::kv::AnswerCap;
 
 /// Models of `micro`'s shape, which the versions take in turn.
 pub struct Models {
@@ -25,10 +26,11 @@ pub struct Models {
 }
 
 impl Models {
-    fn new() -> Models {
+    fn new(cap: Option<KvCap>) -> Models {
         let model = |turn| {
             let mut image = micro();
             image.model = image.model.turned(turn);
+            image.model.shape.kv_cap = cap;
             let published = Published::new(image.to_bytes(), &image.about.ends).unwrap();
             let version = Version { model: image.model, ends: image.about.ends };
             replay::Language { published, version, sharpness: Sharpness::ONE }
@@ -39,6 +41,12 @@ impl Models {
             checked: Arc::default(),
             wrong: Arc::default(),
         }
+    }
+
+    /// What a token sees of a sequence.
+    pub fn cap(&self) -> Option<AnswerCap> {
+        let KvCap { window, sinks } = self.models[0].version.model.shape.kv_cap?;
+        Some(AnswerCap { window: window as u32, sinks: sinks as u32 })
     }
 
     fn longest(&self) -> u64 {
@@ -171,7 +179,7 @@ fn requests(count: u64, seed: u64) -> Vec<Request> {
 }
 
 fn setup(requests: Vec<Request>, options: Options, prefill_tokens: u32) -> Setup {
-    let models = Models::new();
+    let models = Models::new(None);
     let language = Language {
         positions: 1024,
         block_bytes: models.models[0].published.at(0).block_bytes(),
@@ -199,11 +207,19 @@ impl Setup {
         self
     }
 
+    /// With a cap on keys and values.
+    fn capped(mut self, cap: Option<KvCap>) -> Setup {
+        self.models = Some(Models::new(cap));
+        self
+    }
+
     /// Blocks that the largest of its groups may need.
     fn least_blocks(&self) -> u32 {
+        let cap = self.models.as_ref().and_then(Models::cap);
         let need = |request: &Request| {
             let prompt = request.prompt_tokens - 1;
             let answer = (prompt % 32 + request.output_tokens).div_ceil(32);
+            let answer = answer.min(cap.map_or(u32::MAX, |cap| cap.blocks(32, prompt / 32)));
             prompt.div_ceil(32) + self.options.group * answer
         };
         self.requests.iter().map(need).max().unwrap()
@@ -262,6 +278,29 @@ fn r26_a_rollout_that_gave_its_blocks_back_goes_on_in_others(#[case] group: u32,
     assert_eq!(rejected, threshold > 0);
 }
 
+/// R26: with a cap an answer of any length takes few blocks, which it writes in turn. Rollouts of a group, over prompts around the ends of sinks and
+/// window, and those that give their blocks back for others between two checkpoints, have the oracle's bytes.
+#[rstest]
+#[case(KvCap { window: 50, sinks: 32 }, 2)]
+#[case(KvCap { window: 64, sinks: 0 }, 1)]
+#[case(KvCap { window: 1, sinks: 96 }, 3)]
+#[case(KvCap { window: 33, sinks: 64 }, 2)]
+fn r26_an_answer_with_a_cap_goes_on_in_other_blocks(#[case] cap: KvCap, #[case] group: u32) {
+    let draw = |k: u32| mix(cap.window as u32 ^ mix(k));
+    let requests = (0..24).map(|k| Request {
+        arrival_ms: 0,
+        prompt_tokens: 1 + draw(k) % 150,
+        output_tokens: 100 + draw(k + 1000) % 100,
+        prefix: vec![],
+    });
+    let options = Options { slots: 16, group, checkpoint: 23, ..Options::default() };
+    let mut setup = setup(requests.collect(), options, 40).capped(Some(cap)).swapping(300);
+    setup.blocks = setup.least_blocks() + 4;
+    let (pipeline, stored) = setup.run_checked();
+    assert_eq!(stored.len() as u32, 24 * group);
+    assert!(pipeline.preempted() > 10, "{} gave their blocks back", pipeline.preempted());
+}
+
 /// R19 to R21, R27: versions come while prompts are made and answers decoded. With KEEP both go on over the keys and values that they have; whose
 /// they are is known of each position.
 #[rstest]
@@ -305,6 +344,15 @@ fn no_order_of_events_changes_a_byte(#[values(0, 1, 2, 3)] quarter: u64) {
         let credits = Credits::new(group + draw(8, 12));
         let mut setup =
             setup(requests(14, seed), Options { credits, ..options }, [0, 20, 32, 100][draw(9, 4) as usize])
+                .capped(
+                    [
+                        None,
+                        None,
+                        Some(KvCap { window: 1, sinks: 0 }),
+                        Some(KvCap { window: 33, sinks: 32 }),
+                        Some(KvCap { window: 64, sinks: 64 }),
+                    ][draw(19, 5) as usize],
+                )
                 .swapping([0, 3, 100][draw(17, 3) as usize]);
         setup.seed = seed;
         setup.sharing = [Sharing::Requests, Sharing::Tokens][draw(18, 2) as usize];

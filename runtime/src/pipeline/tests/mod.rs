@@ -127,20 +127,21 @@ impl Setup {
     }
 
     fn kv(&self) -> Prefixes {
-        // Whoever gave its blocks back comes back with a prompt of all that it has.
+        // Of whoever gave its blocks back the end of the prompt is a part of the answer.
         let longest = self.options.language.map_or(0, |_| self.options.max_output_tokens + 32);
         let config = PrefixConfig {
             blocks: self.blocks,
             sharing: self.sharing,
             prefixes: self.options.slots,
             branches: self.options.slots,
-            prompt_tokens: longest + self.requests.iter().map(|request| request.prompt_tokens).max().unwrap(),
+            prompt_tokens: self.requests.iter().map(|request| request.prompt_tokens).max().unwrap(),
             answer_tokens: self.options.max_output_tokens.max(longest),
             nodes: 4096,
             answer_start: match self.models {
                 Some(_) => AnswerStart::SamePage,
                 None => AnswerStart::NewBlock,
             },
+            cap: self.models.as_ref().and_then(language::Models::cap),
             ..PrefixConfig::default()
         };
         Prefixes::new(config).unwrap()
