@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::{Run, doorbell};
+use doorbell_contract::HwNicEntry;
+use doorbell_nic::store::{Store, body};
 use serde_json::Value;
 
 /// A collector in a process of its own, and its address. It ends with the test.
@@ -92,6 +94,36 @@ fn the_collector_has_the_records_that_the_log_has() {
     let counts: Vec<_> =
         streams["streams"].as_array().unwrap().iter().map(|stream| stream["payloads"].as_u64()).collect();
     assert_eq!(counts, [Some(512), Some(512)]);
+
+    // As a log they are what a trainer reads, each stream as a run.
+    let Run { code, stdout, stderr } = doorbell(directory.path(), "nic extract collected --store extracted");
+    assert_eq!(
+        (code, stdout.contains("1024 trajectories written to extracted, of 2 files")),
+        (0, true),
+        "{stdout}{stderr}"
+    );
+    let extracted = stored(&directory.path().join("extracted"));
+    let mut twice = [&log[..], &log[..]].concat();
+    twice.sort();
+    assert!(extracted == twice);
+    let Run { code, stdout, stderr } = doorbell(directory.path(), "trajectories verify extracted");
+    assert!(code == 0 && stdout.contains("1024 of 1024 records whole"), "{stdout}{stderr}");
+    let again = doorbell(directory.path(), "nic extract collected --store extracted");
+    assert!(again.code == 2 && again.stderr.contains("extracted has records"), "{}", again.stderr);
+}
+
+/// A payload that is no trajectory is told with its file and its number.
+#[test]
+fn what_is_no_trajectory_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = Store::open(directory.path(), 7, false).unwrap();
+    store.append(&body(&HwNicEntry::default(), b"no trajectory"));
+    store.commit().unwrap();
+    drop(store);
+    let run = doorbell(directory.path(), "nic extract . --store log");
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    let told = "0000000000000007.nic: record 0 is no trajectory: it is shorter than its fixed fields";
+    assert!(run.stderr.contains(told), "{}", run.stderr);
 }
 
 /// A run without a collector does not begin, and says what to start.
@@ -108,7 +140,12 @@ fn a_collector_that_is_not_there_is_told() {
 fn what_cannot_be_collected_is_bad_input() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("file"), "").unwrap();
-    for args in ["nic collect --store file", "nic collect --store d --listen nowhere", "nic show missing"] {
+    for args in [
+        "nic collect --store file",
+        "nic collect --store d --listen nowhere",
+        "nic show missing",
+        "nic extract missing --store d",
+    ] {
         let run = doorbell(directory.path(), args);
         assert_eq!(run.code, 2, "{args}: {}", run.stderr);
     }

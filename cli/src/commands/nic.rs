@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use doorbell_nic::MODELLED;
 use doorbell_nic::collector::{Collector, CollectorOptions};
 use doorbell_nic::store::{Records, StoreError};
+use doorbell_runtime::trajectory::Trajectory;
+use doorbell_runtime::trajectory::log::{Log, LogOptions, Run as LogRun};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -35,6 +37,14 @@ pub enum Command {
         #[arg(long, value_name = "N", default_value_t = 1024)]
         streams: usize,
     },
+    /// Write the trajectories that were collected into a log of their own, in which each stream is a run
+    Extract {
+        /// The directory of the collector
+        directory: PathBuf,
+        /// Directory for the log, which must not have records yet
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+    },
     /// Read all that was collected, and tell what each stream has
     Show {
         /// The directory of the collector
@@ -53,6 +63,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
             (options.sync, options.connections, options.streams) = (sync, connections.into(), streams);
             collect(&listen, &store, options)
         }
+        Command::Extract { directory, store } => extract(&directory, &store),
         Command::Show { directory, json } => show(&directory, json),
     }
 }
@@ -109,7 +120,8 @@ fn held(path: &Path) -> Result<Held, StoreError> {
     Ok(held)
 }
 
-fn show(directory: &Path, json: bool) -> Result<ExitCode, Failure> {
+/// The files of a collector's streams, in the order of their names.
+fn streams(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     let unreadable = |error: std::io::Error| Failure::input(format!("{}: {error}", directory.display()));
     let mut paths = vec![];
     for file in std::fs::read_dir(directory).map_err(unreadable)? {
@@ -119,6 +131,84 @@ fn show(directory: &Path, json: bool) -> Result<ExitCode, Failure> {
         }
     }
     paths.sort();
+    Ok(paths)
+}
+
+/// Tells of all files that could not be read, and fails by the last.
+fn told(mut failures: Vec<StoreError>) -> Result<ExitCode, Failure> {
+    let Some(last) = failures.pop() else { return Ok(ExitCode::SUCCESS) };
+    failures.iter().for_each(output::tell);
+    Err(match last {
+        StoreError::Damaged { .. } => Failure::failed(last),
+        last => Failure::input(last),
+    })
+}
+
+fn extract(directory: &Path, store: &Path) -> Result<ExitCode, Failure> {
+    let paths = streams(directory)?;
+    // A process that ends between the log's groups leaves a part; what was collected is still there, so it begins anew elsewhere.
+    let (mut log, recovery) = Log::open(store, LogOptions::default()).map_err(Failure::input)?;
+    if recovery.next > 0 {
+        return Err(Failure::input(format!(
+            "{} has records, and those that are there could come twice; give a directory of its own",
+            store.display()
+        )));
+    }
+    let (mut failures, mut written) = (vec![], 0);
+    for path in &paths {
+        match extract_stream(path, &mut log)? {
+            Ok(records) => written += records,
+            Err(error) => failures.push(error),
+        }
+    }
+    log.commit().map_err(Failure::failed)?;
+    output::print(&format!(
+        "{MODELLED} NIC: {written} trajectories written to {}, of {} files of streams\n",
+        store.display(),
+        paths.len()
+    ))?;
+    told(failures)
+}
+
+/// Appends the trajectories of a stream, as far as its file is whole.
+fn extract_stream(path: &Path, log: &mut Log) -> Result<Result<u64, StoreError>, Failure> {
+    let mut records = match Records::open(path) {
+        Ok(records) => records,
+        Err(error) => return Ok(Err(error)),
+    };
+    let mut written = 0;
+    loop {
+        let record = match records.read() {
+            Ok(Some(record)) => record,
+            Ok(None) => return Ok(Ok(written)),
+            Err(error) => return Ok(Err(error)),
+        };
+        let trajectory = Trajectory::decode(record.number, &record.payload).map_err(|what| {
+            Failure::failed(format!(
+                "{}: record {} is no trajectory: {what}; `doorbell nic extract` takes what `doorbell run --nic` carried",
+                path.display(),
+                record.number
+            ))
+        })?;
+        if written == 0 {
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let run = LogRun {
+                id: format!("{:016x}", records.stream()),
+                started_ms: since.as_millis() as u64,
+                seed: trajectory.finished.seed.into(),
+                doorbell: env!("CARGO_PKG_VERSION").to_owned(),
+                device: format!("{MODELLED} NIC"),
+                ..LogRun::default()
+            };
+            log.begin_run(run).map_err(Failure::input)?;
+        }
+        log.append(&trajectory.finished, &trajectory.body()).map_err(Failure::failed)?;
+        written += 1;
+    }
+}
+
+fn show(directory: &Path, json: bool) -> Result<ExitCode, Failure> {
+    let paths = streams(directory)?;
     let mut lines = String::new();
     let mut figures = vec![];
     let mut failures = vec![];
@@ -147,10 +237,5 @@ fn show(directory: &Path, json: bool) -> Result<ExitCode, Failure> {
     }
     let report = json!({ "modelled": true, "streams": figures });
     output::print(&if json { output::json(&report) } else { lines })?;
-    let Some(last) = failures.pop() else { return Ok(ExitCode::SUCCESS) };
-    failures.iter().for_each(output::tell);
-    Err(match last {
-        StoreError::Damaged { .. } => Failure::failed(last),
-        last => Failure::input(last),
-    })
+    told(failures)
 }

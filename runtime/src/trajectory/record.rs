@@ -172,6 +172,14 @@ pub struct Body<'a> {
 }
 
 impl Trajectory {
+    /// From the payload of a record, as the format has it (docs/trajectories.md): what a log keeps, or a [`Carrier`](super::Carrier) carries.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn decode(number: u64, payload: &[u8]) -> Result<Trajectory, &'static str> {
+        decode(number, payload)
+    }
+
     /// The score as a number.
     pub fn score(&self) -> f64 {
         f64::from(self.finished.score) / 65536.0
