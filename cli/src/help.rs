@@ -107,7 +107,11 @@ const HEADINGS: &[(&str, &str, &[&str])] = &[
     ("run", "Room", &["slots", "credits", "in_flight", "window", "kv_blocks", "share_groups_only"]),
     ("run", "Output", &["store", "nic", "no_sync", "perfetto", "no_events", "listen", "json"]),
     ("run", "Checks", &["strict", "warm_up"]),
-    ("serve", "Language model", &["model", "served_model_name", "weight_version", "chat_template", "seed"]),
+    (
+        "serve",
+        "Language model",
+        &["model", "kv_window", "kv_sinks", "served_model_name", "weight_version", "chat_template", "seed"],
+    ),
     ("serve", "Device", &["device", "workers", "memory"]),
     (
         "serve",

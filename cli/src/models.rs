@@ -212,9 +212,16 @@ pub fn prompt(text: &Text, context: usize, prompt: &str, raw: bool) -> Result<Ve
     }
 }
 
-/// Weights in the place of those of a model of this shape, with the same end tokens: an image, or what was published.
+/// Weights in the place of those of a model of this shape, with the same end tokens: an image, or what was published. They get the cap that
+/// the model was given.
 #[cfg(feature = "serve")]
-pub fn weights(path: &Path, shape: Shape, ends: &[u32], kind: Kind) -> Result<Published, Failure> {
+pub fn weights(
+    path: &Path,
+    shape: Shape,
+    cap: CapArgs,
+    ends: &[u32],
+    kind: Kind,
+) -> Result<Published, Failure> {
     if !path.exists() {
         return Err(Failure::input(format!(
             "there is nothing at {}; give a directory of weights",
@@ -225,6 +232,7 @@ pub fn weights(path: &Path, shape: Shape, ends: &[u32], kind: Kind) -> Result<Pu
         true => Image::read(path).map_err(file_failed)?,
         false => imported(path)?.1,
     };
+    let image = cap.apply(image)?;
     if image.model.shape != shape || image.about.ends != ends {
         return Err(Failure::input(format!(
             "{}: the model has another shape, or other end tokens, than the one that is served; start a server for it",

@@ -2,8 +2,8 @@
 //! docs/contract.md).
 
 use doorbell_contract::{HwImage, TOKEN_NONE};
-use doorbell_lm::FileError;
 use doorbell_lm::image::{Header, entries, header};
+use doorbell_lm::{FileError, KvCap};
 use thiserror::Error;
 
 use crate::compile::{CompileError, compile};
@@ -33,6 +33,9 @@ pub struct Published {
     pub memory: Vec<u8>,
     /// Lines of on-chip memory that the program takes of a context.
     pub lines: u32,
+    /// What its layers see of a sequence, if that is bounded: whoever gives it blocks of keys and values may let those come again that no
+    /// token sees any more.
+    pub kv_cap: Option<KvCap>,
     image: HwImage,
 }
 
@@ -68,7 +71,7 @@ impl Published {
             end_3: end(3),
             check: 0,
         };
-        Ok(Self { memory, lines, image })
+        Ok(Self { memory, lines, kv_cap: shape.kv_cap, image })
     }
 
     /// The record of the model where it lies `offset` bytes into the MODEL region, a multiple of 64.

@@ -9,7 +9,9 @@ use std::time::Duration;
 use doorbell_checkpoint::text::Text;
 use doorbell_devices::{Kind, Memory, Settings};
 use doorbell_host::{Placement, QueueConfig};
+use doorbell_lm::KvCap;
 use doorbell_npu::Published;
+use doorbell_runtime::kv::AnswerCap;
 use doorbell_serve::engine::{Engine, Size};
 use doorbell_serve::fault::Fault;
 use doorbell_serve::http::{Limits, Server, Setup, bind, serve};
@@ -37,6 +39,8 @@ pub struct Args {
     /// A name (`doorbell model list`), an image, a GGUF file or a directory of Hugging Face
     #[arg(long, default_value = models::DEFAULT)]
     model: String,
+    #[command(flatten)]
+    cap: models::CapArgs,
     /// Device to run on: model, rtl or gpu
     #[arg(long, default_value = "model")]
     device: String,
@@ -110,7 +114,7 @@ fn connections(text: &str) -> Result<usize, String> {
 /// Serves.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (kind, own) = Kind::choose(&args.device)?;
-    let image = models::image(&args.model)?;
+    let image = args.cap.apply(models::image(&args.model)?)?;
     let shape = image.model.shape;
     let text = Arc::new(Text::new(&image.about, shape.vocabulary).map_err(Failure::input)?);
     let ends = image.about.ends.clone();
@@ -129,9 +133,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let address = listener.local_addr().map_err(Failure::failed)?;
     let device = Busy::during(format!("opening {kind}"), || kind.open(&settings))?;
     let import = {
-        let (vocabulary, ends) = (shape, ends.clone());
+        let (cap, ends) = (args.cap, ends.clone());
         Box::new(move |path: &Path| {
-            models::weights(path, vocabulary, &ends, kind).map_err(|failure| failure.to_string())
+            models::weights(path, shape, cap, &ends, kind).map_err(|failure| failure.to_string())
         })
     };
     let engine = Engine::start(device, size, model, text.clone(), &args.weight_version);
@@ -183,7 +187,13 @@ fn size(args: &Args, model: &Published) -> Size {
         |given: Option<u32>| given.unwrap_or(4096).clamp(1, record.positions.saturating_sub(1).max(1));
     let (prompt_tokens, answer_tokens) = (longest(args.max_prompt), longest(args.max_answer));
     let positions = record.positions.min(prompt_tokens + answer_tokens);
-    let each = u64::from(positions.div_ceil(BLOCK_TOKENS) + 1);
+    let each = positions.div_ceil(BLOCK_TOKENS) + 1;
+    // With a cap: those of a prompt, and what its answer writes in turn.
+    let capped = model.kv_cap.map_or(u32::MAX, |KvCap { window, sinks }| {
+        let cap = AnswerCap { window: window as u32, sinks: sinks as u32 };
+        prompt_tokens.div_ceil(BLOCK_TOKENS) + cap.blocks(BLOCK_TOKENS, 0)
+    });
+    let each = u64::from(each.min(capped));
     let all = each * u64::from(args.slots);
     let most = BLOCKS.min(ARENA / record.block_bytes()).max(each);
     Size {

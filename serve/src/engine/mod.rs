@@ -18,7 +18,7 @@ use doorbell_contract::{Capability, MEMBERS_MAX, PolicyMode};
 use doorbell_host::{Device, QueueConfig};
 use doorbell_npu::Published;
 use doorbell_runtime::events::Clock;
-use doorbell_runtime::kv::{AnswerStart, PrefixConfig, Prefixes, Sharing};
+use doorbell_runtime::kv::{AnswerCap, AnswerStart, PrefixConfig, Prefixes, Sharing};
 use doorbell_runtime::metrics::Metrics;
 use doorbell_runtime::pipeline::{
     Cache, Credits, Language, LanguageParts, Options, Parts, Pipeline, PromptSpans, Weights,
@@ -112,11 +112,19 @@ impl Size {
     }
 
     /// Blocks that an ask needs.
-    fn need(&self, prompt: u32, answer: u32, members: u32) -> u32 {
+    fn need(cap: Option<AnswerCap>, prompt: u32, answer: u32, members: u32) -> u32 {
         let prompt = prompt.saturating_sub(1);
         let (whole, partial) = (prompt / BLOCK_TOKENS, prompt % BLOCK_TOKENS);
-        whole + u32::from(partial > 0) + members.saturating_mul((partial + answer).div_ceil(BLOCK_TOKENS))
+        let most = cap.map_or(u32::MAX, |cap| cap.blocks(BLOCK_TOKENS, whole));
+        let each = (partial + answer).div_ceil(BLOCK_TOKENS).min(most);
+        whole + u32::from(partial > 0) + members.saturating_mul(each)
     }
+}
+
+/// What bounds the blocks of an answer of this model.
+fn cap_of(model: &Published) -> Option<AnswerCap> {
+    // Both are at most 65,536: an image is refused otherwise.
+    model.kv_cap.map(|cap| AnswerCap { window: cap.window as u32, sinks: cap.sinks as u32 })
 }
 
 /// Why an engine could not be started.
@@ -160,6 +168,8 @@ pub struct Engine {
     current: Mutex<String>,
     metrics: Arc<Metrics>,
     size: Size,
+    /// What bounds the blocks of an answer.
+    cap: Option<AnswerCap>,
     /// Whether the device truncates draws.
     truncates: bool,
     device: String,
@@ -236,6 +246,7 @@ impl Engine {
         let (commands, commanded) = channel();
         let mut queue = Queue::new(intake.clone(), told, commands.clone(), size.checkpoint);
         let failed = |error: &dyn std::fmt::Display| StartError::Pipeline(error.to_string());
+        let cap = cap_of(&model);
         let kv = Prefixes::new(PrefixConfig {
             blocks: size.blocks,
             block_tokens: BLOCK_TOKENS,
@@ -246,7 +257,7 @@ impl Engine {
             branches: slots,
             prompt_tokens: size.prompt_tokens,
             answer_tokens: size.answer_tokens,
-            cap: None,
+            cap,
         })
         .map_err(|error| failed(&error))?;
         let metrics = Arc::new(Metrics::new(&format!("serve on {device_name}"), Clock::new(), None));
@@ -306,6 +317,7 @@ impl Engine {
             truncates: features.capability.contains(Capability::TRUNCATION),
             device: device_name,
             size,
+            cap,
             pause: tokio::sync::Mutex::default(),
             failure,
             hot: Mutex::new(Some(hot)),
@@ -360,7 +372,7 @@ impl Engine {
         if ask.most == 0 || ask.most > size.answer_tokens {
             return Err(format!("max_tokens is {}; it must be 1 to {}", ask.most, size.answer_tokens));
         }
-        let need = size.need(prompt, ask.most, ask.members);
+        let need = Size::need(self.cap, prompt, ask.most, ask.members);
         if need > size.blocks {
             return Err(format!(
                 "{} answers of {} tokens to a prompt of {prompt} need {need} KV blocks, and there are {}; ask for fewer or shorter ones",
@@ -472,8 +484,12 @@ impl Engine {
     /// Publishes weights as version `name`. `mode` says what becomes of rollouts that decode: with `Keep` they go on under it.
     ///
     /// # Errors
-    /// If the device refuses it, or rollouts still decode under the version before the present one: then the present one goes on.
+    /// If the device refuses it, or rollouts still decode under the version before the present one: then the present one goes on. Also if the
+    /// weights have another cap on keys and values than those that the engine began with.
     pub async fn publish(&self, weights: Box<Published>, name: &str, mode: PolicyMode) -> Result<(), String> {
+        if cap_of(&weights) != self.cap {
+            return Err("the weights have another cap on keys and values than the model that is served; give them the same".into());
+        }
         // A pause and a publish do not overlap.
         let pause = self.pause.lock().await;
         let weights = match self.size.fault {
@@ -514,6 +530,11 @@ impl Engine {
     /// How large it is.
     pub fn size(&self) -> &Size {
         &self.size
+    }
+
+    /// What a token sees of a sequence, if that is bounded.
+    pub fn cap(&self) -> Option<AnswerCap> {
+        self.cap
     }
 
     /// Name of the device.

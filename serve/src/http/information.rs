@@ -95,6 +95,7 @@ async fn server_info(State(server): State<Arc<Server>>) -> Told {
         "model_path": server.model, "served_model_name": server.model, "device": server.engine.device(),
         "dtype": "float32", "tp_size": 1, "dp_size": 1, "pp_size": 1, "context_length": server.positions,
         "max_running_requests": size.slots, "max_total_num_tokens": u64::from(size.blocks) * 32,
+        "kv_window": server.engine.cap().map(|cap| cap.window), "kv_sinks": server.engine.cap().map(|cap| cap.sinks),
         "random_seed": size.seed, "weight_version": server.engine.version(),
         "version": env!("CARGO_PKG_VERSION"),
         "vllm_config": {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use doorbell_lm::KvCap;
 use doorbell_lm::sample::Truncation;
 use doorbell_serve::engine::Size;
 use rstest::rstest;
@@ -217,6 +218,53 @@ fn what_is_kept_is_of_the_same_version_and_tokens(#[values("abort", "wait")] mod
         }
     });
     assert!(kept.load(Ordering::Relaxed) > 64 * 20, "{kept:?}");
+    server.is_empty_soon();
+}
+
+/// With a cap on keys and values answers are the capped oracle's, of any length in few blocks. What is kept is only what was not written over: the blocks
+/// of prompts, and those of answers that were too short to take turns.
+#[test]
+fn with_a_cap_nothing_is_found_that_was_written_over() {
+    // Two answers to 100 tokens need 3 + 1 + 2 * 3 blocks at a time; without turns they would be 3 + 1 + 2 * 10.
+    let cap = KvCap { window: 40, sinks: 32 };
+    let size = Size { prompt_tokens: 400, answer_tokens: 300, blocks: 16, ..size() };
+    let server = Running::capped(Some(cap), size, limits(), None);
+    let of = |tokens: u64| {
+        let params = json!({ "seed": 5, "logprobs": 1, "max_tokens": tokens, "ignore_eos": true, "n": 2 });
+        json!({ "sampling_params": params })
+    };
+    let p = prompt(1, 1, 100);
+    let (told, cached) = ask(&server, &p, 5, &of(280));
+    assert_eq!(cached, 0);
+    let (long, _) = ask(&server, &p, 5, &of(280));
+    assert_eq!(long["choices"], told["choices"], "over kept keys and values the same");
+    // Its answer is not kept, and its prompt is.
+    let mut next = [&p[..], &tokens(&told["choices"][0])].concat();
+    next.push(3);
+    assert_eq!(ask(&server, &next, 5, &of(20)).1, 96);
+    // One of two blocks did not take turns.
+    server.ok("/flush_cache", &json!({}));
+    let (told, _) = ask(&server, &p, 5, &of(40));
+    let mut next = [&p[..], &tokens(&told["choices"][0])].concat();
+    next.push(3);
+    assert_eq!(ask(&server, &next, 5, &of(20)).1, 128);
+
+    // What it needs is counted with the cap.
+    let body = json!({ "prompt": p, "max_tokens": 280, "n": 8 });
+    let (status, told) = server.post("/v1/completions", &body);
+    let message = told["error"]["message"].as_str().unwrap();
+    assert!(status == 400 && message.contains("need 28 KV blocks, and there are 16"), "{told}");
+    let info = server.get("/server_info");
+    assert_eq!((&info["kv_window"], &info["kv_sinks"]), (&json!(40), &json!(32)));
+
+    // Weights that see more would find blocks written over.
+    let update = |path: &str| {
+        server.post("/update_weights_from_disk", &json!({ "model_path": path, "weight_version": "1" }))
+    };
+    let (status, told) = update("whole-1");
+    assert!(status == 409 && told.to_string().contains("another cap on keys and values"), "{told}");
+    assert_eq!(update("turn-1").0, 200);
+    ask(&server, &p, 5, &of(280));
     server.is_empty_soon();
 }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use doorbell_checkpoint::text::Text;
 use doorbell_host::{Driver, QueueConfig};
-use doorbell_lm::micro;
 use doorbell_lm::sample::{Sharpness, Truncation};
+use doorbell_lm::{KvCap, micro};
 use doorbell_npu::Published;
 use doorbell_serve::engine::{Engine, Size};
 use doorbell_serve::http::{Limits, Server, Setup, serve};
@@ -49,8 +49,9 @@ pub fn limits() -> Limits {
     Limits { body: 1 << 16, patience: Duration::from_millis(500), connections: 128, prompts: 64 }
 }
 
-fn turned(turn: usize) -> (Published, Version) {
+fn turned(turn: usize, cap: Option<KvCap>) -> (Published, Version) {
     let mut image = micro();
+    image.model.shape.kv_cap = cap;
     image.model = image.model.turned(turn);
     let published = Published::new(image.to_bytes(), &image.about.ends).unwrap();
     (published, Version { model: image.model, ends: image.about.ends })
@@ -63,10 +64,15 @@ impl Running {
 
     /// Weights at the path `turn-K` are those of turn K; version `K…` has those, whatever stands behind the number.
     pub fn with(size: Size, limits: Limits, key: Option<&str>) -> Running {
+        Running::capped(None, size, limits, key)
+    }
+
+    /// The same with a cap on keys and values. Weights at the path `whole-K` have none.
+    pub fn capped(cap: Option<KvCap>, size: Size, limits: Limits, key: Option<&str>) -> Running {
         let image = micro();
         let shape = image.model.shape;
         let text = Arc::new(Text::new(&image.about, shape.vocabulary).unwrap());
-        let (model, _) = turned(0);
+        let (model, _) = turned(0, cap);
         let config = QueueConfig { sq_depth: 64, cq_depth: 64, ..QueueConfig::default() };
         let device = Driver::new(ModelPlatform::new(), size.queue(&model, config)).unwrap();
         let engine = Engine::start(Box::new(device), size, model, text.clone(), "0").unwrap();
@@ -79,8 +85,10 @@ impl Running {
             vocabulary: shape.vocabulary as u32,
             import: Box::new(|path| {
                 let name = path.to_string_lossy();
-                let turn = name.strip_prefix("turn-").and_then(|turn| turn.parse().ok());
-                turn.map(|turn| turned(turn).0).ok_or_else(|| format!("{name} has no weights"))
+                let of = |kind| name.strip_prefix(kind).and_then(|turn| turn.parse().ok());
+                let weights = of("turn-").map(|turn| turned(turn, cap));
+                let weights = weights.or_else(|| of("whole-").map(|turn| turned(turn, None)));
+                weights.map(|(weights, _)| weights).ok_or_else(|| format!("{name} has no weights"))
             }),
             key: key.map(str::to_owned),
             limits,
@@ -94,7 +102,7 @@ impl Running {
         let thread = std::thread::spawn(move || {
             runtime.block_on(serve(of, listener, async { drop(stopped.await) })).unwrap();
         });
-        let versions = (0..TURNS).map(|turn| turned(turn).1).collect();
+        let versions = (0..TURNS).map(|turn| turned(turn, cap).1).collect();
         Running { server, address, versions, stop: Some(stop), thread: Some(thread) }
     }
 
