@@ -1,11 +1,14 @@
 //! The life of each descriptor of a replay, as the events of the device tell it (R23).
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use bytemuck::Zeroable;
 use doorbell_contract::{DescFlags, HwCompletion, HwDesc, HwEvent, Opcode};
 use doorbell_host::device::Device;
 use doorbell_host::error::DeviceError;
+
+use crate::replay::ReplayPlan;
 
 /// Events that are read at a time.
 const BATCH: usize = 256;
@@ -72,103 +75,199 @@ pub enum Waited<'a> {
     Unknown,
 }
 
+/// What a replay keeps of its own, from which lives are made.
+#[derive(Clone, Copy)]
+pub(crate) struct Records<'a> {
+    pub plan: &'a ReplayPlan,
+    /// The `user_data` of each descriptor that was made, in the order of submission; POLICYs are none of them.
+    pub names: &'a [u64],
+    /// The completions that answer them, in the order in which they came.
+    pub completions: &'a [HwCompletion],
+}
+
 /// All descriptors of a replay on one device, in the order in which they were submitted.
 #[derive(Debug, Default)]
 pub struct Lives {
     lives: Vec<Life>,
     /// Places in `lives` by `user_data`, which no two descriptors of a plan share.
-    places: HashMap<u64, usize>,
+    places: HashMap<u64, usize, BuildHasherDefault<NameHasher>>,
     completed: usize,
     /// LIFE events that came, of descriptors of the replay.
     has_told: usize,
     /// Stamp of the first event.
     first: Option<u64>,
-    /// What is noted and not yet in `lives`: the device waits while the host notes, so it does no more than that.
+    /// Whether the device keeps its events until it is asked for them.
+    device_keeps: bool,
+    /// What is noted and not yet in `lives`.
     notes: Notes,
+    /// How many of [`Records::names`] and of [`Records::completions`] are in `lives`.
+    entered: (usize, usize),
 }
 
-/// What came, in its order.
+/// What came beside a replay's own records. The device waits while the host notes, and memory that is touched for the first time costs more
+/// than what is written there, so little is noted for each descriptor.
 #[derive(Debug, Default)]
 struct Notes {
-    submitted: Vec<HwDesc>,
-    /// Each with the `user_data` of what it answers.
-    completions: Vec<(u64, HwCompletion)>,
+    made: Vec<Made>,
+    /// How many of those were submitted.
+    submitted: usize,
+    /// POLICYs, each with how many other descriptors were submitted before it.
+    policies: Vec<(usize, HwDesc)>,
+    /// Completions that are not among the replay's: each with how many of those came before it, and with the `user_data` of what it answers.
+    others: Vec<(usize, u64, HwCompletion)>,
+    /// Of the replay's completions those with another `user_data` than their descriptor, which follows.
+    renamed: Vec<(usize, u64)>,
+    /// Of a device that does not keep them, each with the `user_data` of its descriptor.
     events: Vec<(u64, HwEvent)>,
 }
 
-impl Lives {
-    /// Notes descriptors that were submitted.
-    pub(crate) fn submitted(&mut self, descs: &[HwDesc]) {
-        self.notes.submitted.extend_from_slice(descs);
+/// What neither the plan nor the `user_data` of a descriptor says.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    seq_len: u32,
+    version: u16,
+}
+
+/// Spreads the `user_data` of a plan, which nobody chooses to collide.
+#[derive(Default)]
+struct NameHasher(u64);
+
+impl Hasher for NameHasher {
+    fn finish(&self) -> u64 {
+        self.0
     }
 
-    /// Notes completions, and the events that are there, if the device does not keep them.
-    pub(crate) fn looked(
-        &mut self,
-        completions: &[HwCompletion],
-        device: &mut dyn Device,
-    ) -> Result<(), DeviceError> {
-        self.notes.completions.extend(completions.iter().map(|completion| {
-            // Of a slot that could not be read the driver knows which it was.
-            let name = device.unread(completion).map_or(completion.user_data, |desc| desc.user_data);
-            (name, *completion)
-        }));
-        if device.keeps_lives() { Ok(()) } else { self.told(device) }
+    fn write_u64(&mut self, name: u64) {
+        let product = u128::from(name ^ name >> 31).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = product as u64 ^ (product >> 64) as u64;
     }
 
-    /// Notes the events that are there.
-    fn told(&mut self, device: &mut dyn Device) -> Result<(), DeviceError> {
-        let mut events = [HwEvent::zeroed(); BATCH];
-        loop {
-            let taken = device.events(&mut events)?;
-            let named = |event: &HwEvent| Some((device.answered(event)?, *event));
-            self.notes.events.extend(events[..taken].iter().filter_map(named));
-            if taken < BATCH {
-                return Ok(());
-            }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(self.0 ^ u64::from(byte));
         }
+    }
+}
+
+impl Lives {
+    /// The lives of a replay on `device` that is about to begin.
+    pub(crate) fn new(device: &dyn Device) -> Self {
+        Self { device_keeps: device.keeps_lives(), ..Self::default() }
+    }
+
+    /// Notes a descriptor that was made: the version that it names and, of a DECODE, where its rollout stands.
+    pub(crate) fn made(&mut self, seq_len: u32, version: u16) {
+        self.notes.made.push(Made { seq_len, version });
+    }
+
+    /// Notes that so many more of them were submitted.
+    pub(crate) fn submitted(&mut self, count: usize) {
+        self.notes.submitted += count;
+    }
+
+    /// Notes a POLICY that was submitted.
+    pub(crate) fn policy(&mut self, desc: &HwDesc) {
+        self.notes.policies.push((self.notes.submitted, *desc));
+    }
+
+    /// Notes that completion `place` of the replay's answers the descriptor with this `user_data`, and has another.
+    pub(crate) fn renamed(&mut self, place: usize, name: u64) {
+        self.notes.renamed.push((place, name));
+    }
+
+    /// Notes a completion that is not among the replay's, `before` of which have come.
+    pub(crate) fn other(&mut self, before: usize, completion: &HwCompletion, device: &dyn Device) {
+        // Of a slot that could not be read the driver knows which it was.
+        let name = device.unread(completion).map_or(completion.user_data, |desc| desc.user_data);
+        self.notes.others.push((before, name, *completion));
+    }
+
+    /// Notes the events that are there, if the device does not keep them.
+    pub(crate) fn looked(&mut self, device: &mut dyn Device) -> Result<(), DeviceError> {
+        if self.device_keeps {
+            return Ok(());
+        }
+        let events = &mut self.notes.events;
+        told(device, &mut |name, event| events.push((name, event)))
     }
 
     /// Enters what was noted, and what the device has kept.
-    pub(crate) fn catch_up(&mut self, device: &mut dyn Device) -> Result<(), DeviceError> {
-        self.told(device)?;
-        self.book();
-        Ok(())
+    pub(crate) fn catch_up(
+        &mut self,
+        device: &mut dyn Device,
+        records: Records<'_>,
+    ) -> Result<(), DeviceError> {
+        self.book(records);
+        told(device, &mut |name, event| self.enter_event(name, event))
     }
 
     /// Enters what was noted.
-    fn book(&mut self) {
-        let Notes { submitted, completions, events } = &mut self.notes;
-        self.lives.reserve(submitted.len());
-        self.places.reserve(submitted.len());
-        for desc in submitted.drain(..) {
-            self.places.insert(desc.user_data, self.lives.len());
-            self.lives.push(Life { desc, completion: None, event: None });
-        }
-        for (name, completion) in completions.drain(..) {
-            if let Some(&place) = self.places.get(&name) {
-                self.lives[place].completion = Some((self.completed, completion));
+    fn book(&mut self, records: Records<'_>) {
+        let Notes { made, submitted, policies, others, renamed, events } = std::mem::take(&mut self.notes);
+        let (mut name, mut completion) = self.entered;
+        self.entered = (submitted, records.completions.len());
+        let count = submitted - name + policies.len();
+        self.lives.reserve(count);
+        self.places.reserve(count);
+        let mut policies = policies.into_iter().peekable();
+        loop {
+            if let Some((_, policy)) = policies.next_if(|&(at, _)| at == name) {
+                self.enter(policy);
+            } else if name < submitted {
+                let Made { seq_len, version } = made[name];
+                self.enter(records.plan.named(records.names[name], seq_len).with_version(version));
+                name += 1;
+            } else {
+                break;
             }
-            self.completed += 1;
         }
-        for (name, event) in events.drain(..) {
-            if let Some(&place) = self.places.get(&name) {
-                self.first = Some(self.first.map_or(event.stamp, |first| first.min(event.stamp)));
-                self.has_told += usize::from(self.lives[place].event.is_none());
-                self.lives[place].event = Some(event);
+        let (mut others, mut renamed) = (others.into_iter().peekable(), renamed.into_iter().peekable());
+        loop {
+            if let Some((_, name, other)) = others.next_if(|&(at, ..)| at == completion) {
+                self.complete(name, other);
+            } else if let Some(&answer) = records.completions.get(completion) {
+                let other = renamed.next_if(|&(place, _)| place == completion);
+                self.complete(other.map_or(answer.user_data, |(_, name)| name), answer);
+                completion += 1;
+            } else {
+                break;
             }
+        }
+        for (name, event) in events {
+            self.enter_event(name, event);
+        }
+        (self.notes.made, self.notes.submitted) = (made, submitted);
+    }
+
+    fn enter(&mut self, desc: HwDesc) {
+        self.places.insert(desc.user_data, self.lives.len());
+        self.lives.push(Life { desc, completion: None, event: None });
+    }
+
+    fn complete(&mut self, name: u64, completion: HwCompletion) {
+        if let Some(&place) = self.places.get(&name) {
+            self.lives[place].completion = Some((self.completed, completion));
+        }
+        self.completed += 1;
+    }
+
+    fn enter_event(&mut self, name: u64, event: HwEvent) {
+        if let Some(&place) = self.places.get(&name) {
+            self.first = Some(self.first.map_or(event.stamp, |first| first.min(event.stamp)));
+            self.has_told += usize::from(self.lives[place].event.is_none());
+            self.lives[place].event = Some(event);
         }
     }
 
     /// Reads the events of what completed last, which come behind the completions, and enters all.
-    pub(crate) fn finish(&mut self, device: &mut dyn Device) {
+    pub(crate) fn finish(&mut self, device: &mut dyn Device, records: Records<'_>) {
         for _ in 0..LAST_LOOKS {
             // A device that has failed says no more, and what it said is kept.
-            if self.catch_up(device).is_err() || self.has_told >= self.completed {
+            if self.catch_up(device, records).is_err() || self.has_told >= self.completed {
                 break;
             }
         }
-        self.book();
+        self.notes = Notes::default();
     }
 
     /// All descriptors, in the order in which they were submitted.
@@ -252,6 +351,22 @@ impl Lives {
         let worker = had.max_by_key(|other| other.ended()).map(Waited::Worker);
         let turn = before.max_by_key(|other| other.began()).map(Waited::Turn);
         Some(worker.or(turn).unwrap_or(Waited::Unknown))
+    }
+}
+
+/// Hands the events that are there to `take`, each with the `user_data` of its descriptor.
+fn told(device: &mut dyn Device, take: &mut dyn FnMut(u64, HwEvent)) -> Result<(), DeviceError> {
+    let mut events = [HwEvent::zeroed(); BATCH];
+    loop {
+        let taken = device.events(&mut events)?;
+        for event in &events[..taken] {
+            if let Some(name) = device.answered(event) {
+                take(name, *event);
+            }
+        }
+        if taken < BATCH {
+            return Ok(());
+        }
     }
 }
 

@@ -522,6 +522,18 @@ impl ReplayPlan {
         })
     }
 
+    /// The descriptor of the plan with this `user_data`, a DECODE of which stands at `seq_len`; POLICYs are none.
+    pub(crate) fn named(&self, user_data: u64, seq_len: u32) -> HwDesc {
+        let id = (user_data >> 32) as u32;
+        let segment = (user_data & (STOP_TAG - 1)) as u32;
+        match (self.is_prefill(id), user_data & STOP_TAG != 0) {
+            (true, false) => self.first(id),
+            (true, true) => self.stop_group(self.request_of(id)),
+            (false, false) => self.decode(id, segment, seq_len),
+            (false, true) => self.stop(id, segment),
+        }
+    }
+
     /// The request of a rollout, and the offset of the rollout's own tokens.
     fn place(&self, id: u32) -> (Area, u64) {
         let ids = self.ids_per_request();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytemuck::Zeroable;
 
 use super::ReplayPlan;
-use crate::life::Lives;
+use crate::life::{Lives, Records};
 use doorbell_contract::{ErrorCode, HwCompletion, HwDesc, Opcode, Status};
 use doorbell_host::device::Device;
 use doorbell_host::error::DeviceError;
@@ -101,9 +101,8 @@ pub fn replay_lives(
     device: &mut dyn Device,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> (Replay, Lives) {
-    let mut lives = Lives::default();
+    let mut lives = Lives::new(device);
     let replay = run(plan, device, Some(&mut lives), &mut |at, _| progress(at));
-    lives.finish(device);
     (replay, lives)
 }
 
@@ -113,19 +112,25 @@ pub fn watch_lives(
     device: &mut dyn Device,
     progress: &mut dyn FnMut(&Lives) -> ControlFlow<()>,
 ) -> (Replay, Lives) {
-    let mut lives = Lives::default();
-    let replay = run(plan, device, Some(&mut lives), &mut |_, told| {
-        let Some((lives, device)) = told else { return ControlFlow::Continue(()) };
+    let mut lives = Lives::new(device);
+    let replay = run(plan, device, Some(&mut lives), &mut |_, watched| {
+        let Some(Watched { lives, records, device }) = watched else { return ControlFlow::Continue(()) };
         // A device that has failed tells so at the next poll.
-        let _ = lives.catch_up(device);
+        let _ = lives.catch_up(device, records);
         progress(lives)
     });
-    lives.finish(device);
     (replay, lives)
 }
 
+/// A replay that keeps lives.
+struct Watched<'a> {
+    lives: &'a mut Lives,
+    records: Records<'a>,
+    device: &'a mut dyn Device,
+}
+
 /// Called after every poll that brought completions.
-type Told<'a> = dyn FnMut(Progress, Option<(&mut Lives, &mut dyn Device)>) -> ControlFlow<()> + 'a;
+type Told<'a> = dyn FnMut(Progress, Option<Watched<'_>>) -> ControlFlow<()> + 'a;
 
 fn run(plan: &ReplayPlan, device: &mut dyn Device, lives: Option<&mut Lives>, progress: &mut Told) -> Replay {
     let mut run = Run::new(plan, device.capacity());
@@ -133,6 +138,9 @@ fn run(plan: &ReplayPlan, device: &mut dyn Device, lives: Option<&mut Lives>, pr
     let start = Instant::now();
     let outcome = run.drive(device, progress);
     let wall = start.elapsed();
+    if let Some(Watched { lives, records, device }) = run.watched(device) {
+        lives.finish(device, records);
+    }
     let failure = outcome.err().map(|failure| match failure {
         ReplayFailure::Device { error, .. } => {
             ReplayFailure::Device { error, waiting: run.oldest().map(Box::new) }
@@ -287,7 +295,7 @@ impl<'a> Run<'a> {
                 taken = device.submit(&batch).map_err(failed)?;
                 self.submitted += taken as u64;
                 if let Some(lives) = &mut self.lives {
-                    lives.submitted(&batch[..taken]);
+                    lives.submitted(taken);
                 }
                 batch.drain(..taken);
             }
@@ -303,20 +311,30 @@ impl<'a> Run<'a> {
             }
             let count = device.poll(&mut out).map_err(failed)?;
             if let Some(lives) = &mut self.lives {
-                lives.looked(&out[..count], device).map_err(failed)?;
+                lives.looked(device).map_err(failed)?;
             }
-            for completion in &out[..count] {
-                self.take(completion, device)?;
+            for (place, completion) in out[..count].iter().enumerate() {
+                let Err(failure) = self.take(completion, device) else { continue };
+                // What came with it came all the same.
+                if let Some(lives) = &mut self.lives {
+                    let before = self.completions.len();
+                    out[place..count].iter().for_each(|rest| lives.other(before, rest, device));
+                }
+                return Err(failure);
             }
             if count > 0 {
                 self.progress.completions += count as u64;
-                let lives = self.lives.as_deref_mut();
-                let told = lives.map(|lives| (lives, &mut *device as &mut dyn Device));
-                if progress(self.progress, told).is_break() {
+                if progress(self.progress, self.watched(device)).is_break() {
                     return Err(ReplayFailure::Ended);
                 }
             }
         }
+    }
+
+    /// This replay with the lives that it keeps, if it does.
+    fn watched<'b>(&'b mut self, device: &'b mut dyn Device) -> Option<Watched<'b>> {
+        let records = Records { plan: self.plan, names: &self.slots, completions: &self.completions };
+        self.lives.as_deref_mut().map(|lives| Watched { lives, records, device })
     }
 
     /// The next descriptor to submit; `None` until completions bring more, or for good.
@@ -335,6 +353,9 @@ impl<'a> Run<'a> {
         let named =
             if desc.opcode == Opcode::Stop as u8 { &mut state.stop_version } else { &mut state.version };
         *named = self.version;
+        if let Some(lives) = &mut self.lives {
+            lives.made(state.seq_len, self.version);
+        }
         self.naming += 1;
         Some(desc.with_version(self.version))
     }
@@ -363,7 +384,7 @@ impl<'a> Run<'a> {
                 break;
             }
             if let Some(lives) = &mut self.lives {
-                lives.submitted(&[policy]);
+                lives.policy(&policy);
             }
             self.submitted += 1;
             self.unsent.pop();
@@ -380,8 +401,9 @@ impl<'a> Run<'a> {
             device.submit_to(queue, policy).map_err(failed)?;
             while device.poll(&mut out).map_err(failed)? == 0 {}
             if let Some(lives) = &mut self.lives {
-                lives.submitted(&[*policy]);
-                lives.looked(&out, device).map_err(failed)?;
+                lives.policy(policy);
+                lives.other(self.completions.len(), &out[0], device);
+                lives.looked(device).map_err(failed)?;
             }
             if out[0].status != Status::Done as u8 {
                 let code = ErrorCode::try_from(out[0].error).map_or("an unknown error", ErrorCode::name);
@@ -554,12 +576,19 @@ impl<'a> Run<'a> {
     /// field is wrong.
     fn take(&mut self, completion: &HwCompletion, device: &dyn Device) -> Result<(), ReplayFailure> {
         if self.publishing > 0 && completion.user_data == self.plan.policy(self.version + 1).user_data {
-            return self.published(completion, device);
+            self.published(completion, device)?;
+            if let Some(lives) = &mut self.lives {
+                lives.other(self.completions.len(), completion, device);
+            }
+            return Ok(());
         }
         let Some(desc) = self.asked(completion, device) else {
             return Err(ReplayFailure::Unasked { ordinal: self.completions.len(), completion: *completion });
         };
         let id = desc.rollout_id;
+        if let Some(lives) = self.lives.as_mut().filter(|_| desc.user_data != completion.user_data) {
+            lives.renamed(self.completions.len(), desc.user_data);
+        }
         self.completions.push(*completion);
         self.owners.push(id);
         self.versions.push(desc.policy_version);

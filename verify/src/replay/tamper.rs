@@ -88,6 +88,14 @@ impl Device for Tampered {
         Ok(taken)
     }
 
+    fn submit_to(&mut self, queue: usize, desc: &HwDesc) -> Result<bool, DeviceError> {
+        let taken = self.inner.submit_to(queue, desc)?;
+        if taken {
+            (self.watch)(desc);
+        }
+        Ok(taken)
+    }
+
     fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
         let mut fresh = vec![HwCompletion::default(); out.len()];
         let count = self.inner.poll(&mut fresh)?;
@@ -120,7 +128,6 @@ impl Device for Tampered {
             fn features(&self) -> Features;
             fn queue_of(&self, desc: &HwDesc) -> usize;
             fn functions(&self) -> Vec<usize>;
-            fn submit_to(&mut self, queue: usize, desc: &HwDesc) -> Result<bool, DeviceError>;
             fn capacity(&self) -> usize;
             fn room(&self) -> usize;
             fn token_regions(&self) -> Vec<TokenRegion>;

@@ -135,6 +135,71 @@ fn r17_groups_are_opened_within_their_entries(#[case] options: ReplayOptions) {
     assert_eq!(closed, plan.requests());
 }
 
+/// Lives are put together from what the replay keeps: they have every descriptor as it was submitted, in that order, and each completion
+/// with the descriptor that it answers, whatever the completion names. It is the same whether they are entered at the end or meanwhile.
+#[rstest]
+#[case::checkpoints(ReplayOptions { checkpoint: 8, stop_every: 2, ..Default::default() })]
+#[case::groups(ReplayOptions { group: 3, checkpoint: 8, stop_every: 2, eos_threshold: 400, ..Default::default() })]
+#[case::group_stops(ReplayOptions { group: 4, checkpoint: 8, stop_group_every: 2, ..Default::default() })]
+#[case::versions(ReplayOptions { checkpoint: 8, publish_every: 20, ..Default::default() })]
+fn lives_have_what_was_submitted_and_what_answered_it(
+    #[case] options: ReplayOptions,
+    #[values(false, true)] meanwhile: bool,
+) {
+    const RENAMED: usize = 33;
+    let plan = ReplayPlan::new(&small_trace(), options).unwrap();
+    let submitted = Arc::new(Mutex::new(vec![]));
+    let answered = Arc::new(Mutex::new(vec![]));
+    let (sees, hears) = (Arc::clone(&submitted), Arc::clone(&answered));
+    let mut device = Tampered::new(&plan, move |ordinal, completion| {
+        let named = match ordinal {
+            RENAMED => HwCompletion { user_data: completion.user_data ^ 1 << 20, ..completion },
+            _ => completion,
+        };
+        hears.lock().unwrap().push((completion.user_data, named));
+        vec![named]
+    })
+    .watched(move |desc| sees.lock().unwrap().push(*desc));
+    let (replay, lives) = if meanwhile {
+        watch_lives(&plan, &mut device, &mut |_| ControlFlow::Continue(()))
+    } else {
+        replay_lives(&plan, &mut device, &mut |_| ControlFlow::Continue(()))
+    };
+    assert!(replay.failure.is_none(), "{:?}", replay.failure);
+    let descs: Vec<HwDesc> = lives.all().iter().map(|life| life.desc).collect();
+    assert_eq!(descs, *submitted.lock().unwrap());
+    let answered = answered.lock().unwrap();
+    assert_eq!(answered.len(), descs.len());
+    for (number, &(name, completion)) in answered.iter().enumerate() {
+        assert_eq!(lives.of(name).unwrap().completion, Some((number, completion)), "{name:#x}");
+    }
+}
+
+/// What came in one poll with a completion that nobody asked for has come too.
+#[test]
+fn lives_have_what_came_with_a_failure() {
+    let plan = ReplayPlan::new(&small_trace(), ReplayOptions::default()).unwrap();
+    let answered = Arc::new(Mutex::new(vec![]));
+    let hears = Arc::clone(&answered);
+    let mut device = Tampered::new(&plan, move |ordinal, completion| {
+        hears.lock().unwrap().push(completion);
+        let twice = if ordinal == 30 { 2 } else { 1 };
+        vec![completion; twice]
+    });
+    let (replay, lives) = replay_lives(&plan, &mut device, &mut |_| ControlFlow::Continue(()));
+    assert!(
+        matches!(replay.failure, Some(ReplayFailure::Unasked { ordinal: 31, .. })),
+        "{:?}",
+        replay.failure
+    );
+    let answered = answered.lock().unwrap();
+    assert!(answered.len() > 32, "the completion that came twice is not the last of its poll");
+    for completion in answered.iter() {
+        let life = lives.of(completion.user_data).unwrap();
+        assert_eq!(life.completion.map(|(_, completion)| completion), Some(*completion));
+    }
+}
+
 /// A publish that waits for PREFILLs goes on when everything has completed at once, and so does what waits for it: here each
 /// PREFILL is seen behind its members.
 #[test]
