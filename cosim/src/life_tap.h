@@ -59,23 +59,27 @@ public:
     // Copies what was told of the descriptors of a queue pair and not taken yet, in the order of their completions, and says how many.
     size_t take(uint32_t queue, rust::Slice<Life> lives) {
         if (!state_ || queue >= Queues) return 0;
-        auto& [fetched, posted, told, taken] = state_->queues[queue];
-        const size_t count = std::min(lives.size(), told.size() - taken);
-        std::copy_n(told.begin() + static_cast<ptrdiff_t>(taken), count, lives.begin());
-        taken += count;
-        if (taken == told.size()) {
-            told.clear();
-            taken = 0;
+        auto& [fetched, told, taken, seen] = state_->queues[queue];
+        size_t count = 0;
+        for (; count < lives.size() && taken < seen; ++taken) {
+            if (told[taken].visible != kNotSeen) lives[count++] = told[taken];
+        }
+        if (taken == seen) {
+            // What is posted and not visible yet stays.
+            told.erase(told.begin(), told.begin() + static_cast<ptrdiff_t>(taken));
+            taken = seen = 0;
         }
         return count;
     }
 
 private:
     // Of event_ring.
-    static constexpr uint32_t kWorkers = 16, kPlaces = 128, kMoments = 512, kFetched = 128, kHeld = 8, kEnds = 2;
+    static constexpr uint32_t kWorkers = 16, kPlaces = 128, kFetched = 128, kHeld = 8, kEnds = 2;
     // Lives that there is room for at once: memory that is not written is none.
     static constexpr size_t kRoom = size_t{1} << 20;
     static constexpr uint64_t kMost = 0x7FFF'FFFF;
+    // In the place of when a completion became visible.
+    static constexpr uint32_t kNotSeen = UINT32_MAX;
     static_assert(std::has_single_bit(Queues));
     // core_pkg::done_t.reads.
     static constexpr uint32_t kReads = 14;
@@ -99,10 +103,9 @@ private:
     };
     struct Queue {
         Fifo<uint64_t, kFetched> fetched;
-        // Of completions that have an index, by its low bits.
-        std::array<Moments, kMoments> posted;
+        // Of completions that have an index, in its order. Some are taken, and those before `seen` are visible or lost.
         std::vector<Life> told;
-        size_t taken = 0;
+        size_t taken = 0, seen = 0;
     };
     struct Worker {
         Fifo<uint64_t, kHeld> held;
@@ -155,7 +158,7 @@ private:
             Queue& starting = state.queues[pair(queue)];
             starting.fetched.clear();
             starting.told.clear();
-            starting.taken = 0;
+            starting.taken = starting.seen = 0;
         }
     }
 
@@ -181,26 +184,33 @@ private:
         state.places[DOORBELL_TAP_OF(done_place, u_completion_ring__DOT__place) % kPlaces] = {worker.held.pop(), start, first, end, number, reads};
     }
 
-    // It gets its index. What reads memory ends then.
+    // It gets its index, and its life is told but for when it is visible. What reads memory ends then.
     template <class Rtl>
     static void post(const Rtl& rtl, State& state, uint64_t now) {
         uint32_t queue = 0;
         if constexpr (Queues > 1) queue = DOORBELL_TAP_OF(posted_queue, u_completion_ring__DOT__record_pair_q);
         Moments moments = state.places[DOORBELL_TAP_OF(posted_place, u_completion_ring__DOT__record_place_q) % kPlaces];
         if (moments.reads) moments.first = moments.end = now;
-        state.queues[pair(queue)].posted[DOORBELL_TAP_OF(posted_index, u_completion_ring__DOT__tail) % kMoments] = moments;
+        const auto after = [&](uint64_t moment) { return static_cast<uint32_t>(std::min(moment - moments.slot, kMost)); };
+        const uint32_t index = DOORBELL_TAP_OF(posted_index, u_completion_ring__DOT__tail);
+        state.queues[pair(queue)].told.push_back(
+            {moments.slot, index, moments.worker, after(moments.start), after(moments.first), after(moments.end), kNotSeen});
     }
 
-    // One or two completions are visible, or lost.
+    // One or two completions are visible, or lost: those before the index `to`.
     template <class Rtl>
     static void answer(const Rtl& rtl, State& state, uint32_t answered, uint64_t now) {
         if (DOORBELL_TAP(visible) == 0) return;
         const uint32_t number = pair(DOORBELL_TAP(b_id)), to = DOORBELL_TAP_OF(answered_to, u_completion_ring__DOT__visible);
-        Queue& queue = state.queues[number];
-        for (uint32_t index = to - answered; index != to; ++index) {
-            const Moments& moments = queue.posted[index % kMoments];
-            const auto after = [&](uint64_t moment) { return static_cast<uint32_t>(std::min(moment - moments.slot, kMost)); };
-            queue.told.push_back({moments.slot, index, moments.worker, after(moments.start), after(moments.first), after(moments.end), after(now)});
+        auto& [fetched, told, taken, seen] = state.queues[number];
+        // Those before it were lost. What was posted before the device was watched is not there.
+        if (seen == told.size()) return;
+        const uint32_t lost = to - answered - told[seen].index;
+        if (lost >= told.size() - seen) return;
+        seen += lost;
+        for (; answered != 0 && seen < told.size(); ++seen, --answered) {
+            Life& life = told[seen];
+            life.visible = static_cast<uint32_t>(std::min(now - life.stamp, kMost));
         }
     }
 
