@@ -187,10 +187,11 @@ private:
 
     template <bool Waves, class Edge>
     void clock(Edge&& edge) {
-        Top& top = *top_;
-        memory_.drive(top);
+        // The ports as the model has them: those of the top are references to them.
+        auto& ports = *top_->rootp;
+        memory_.drive(ports);
         tick<Waves>([&] {
-            memory_.sample(top);
+            memory_.sample(ports);
             edge();
         });
     }
