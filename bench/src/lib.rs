@@ -20,6 +20,8 @@ mod pipeline;
 mod policies;
 mod queue;
 #[cfg(feature = "rtl")]
+mod recording;
+#[cfg(feature = "rtl")]
 mod rtl;
 #[cfg(feature = "rtl")]
 mod rtl_interrupts;
@@ -73,6 +75,8 @@ pub enum What {
     Lm,
     /// The RTL: cycles per descriptor, tokens per cycle, a trace, and the speed of the simulation
     Rtl,
+    /// Recording the lives of descriptors of the RTL, as `report` does: the speed of the simulation without and with it
+    Recording,
     /// The RTL's NPU: share of cycles in which each unit is busy, by rollouts, and what it waits for otherwise
     Npu,
     /// Waiting: a host that looks, and one that sleeps until it is interrupted
@@ -220,6 +224,8 @@ const BENCHES: &[Bench] = &[
     #[cfg(feature = "rtl")]
     bench(What::Rtl, &["speed"], |load| one(speed::speed(load.trace, load.quick))),
     #[cfg(feature = "rtl")]
+    bench(What::Recording, &["recording"], |load| one(recording::cost(load.trace, load.quick))),
+    #[cfg(feature = "rtl")]
     bench(What::Npu, &["npu", "npu_causes"], npu::sections),
     bench(What::Wait, &["wait"], |load| one(wait::waiting(load.quick))),
     #[cfg(all(feature = "rtl", feature = "vfio"))]
@@ -259,6 +265,7 @@ pub fn run<E: From<BenchError>>(
     let mut skipped = vec![];
     let needs = [
         (What::Rtl, Kind::Rtl),
+        (What::Recording, Kind::Rtl),
         (What::Npu, Kind::Rtl),
         (What::Sockets, Kind::Rtl),
         (What::Gpu, Kind::Gpu),
