@@ -175,44 +175,50 @@ pub fn rings(lives: &[Life]) -> String {
     })
 }
 
-/// A picture by itself, on white: lines over time, each with its name, below a title and above what the axis of time counts.
+/// A picture by itself, on white: a title, the names of the lines, the lines over time, and what the axis of time counts.
 pub fn lines(title: &str, time: &str, lines: &[(String, Vec<(f64, f64)>)]) -> String {
     const COLOURS: [RGBColor; 5] = [GREY, BLUE, AMBER, GREEN, RED];
+    /// Where the plot begins.
+    const LEFT: i32 = 44;
     let points = || lines.iter().flat_map(|(_, points)| points.iter().copied());
     let (last, most) = points().fold((1f64, 1f64), |(last, most), (x, y)| (last.max(x), most.max(y)));
     let mut text = String::new();
     let area = SVGBackend::with_string(&mut text, (720, 320)).into_drawing_area();
     let draw = |area: &DrawingArea<SVGBackend<'_>, Shift>| -> Result<()> {
         area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(area)
+        let label = || ("sans-serif", 13).into_font().color(&BLACK);
+        let named = || lines.iter().zip(COLOURS.into_iter().cycle());
+        // The names have a row of their own, so that they cover no line.
+        let (head, plot) = area.split_vertically(48);
+        head.draw(&Text::new(title.to_owned(), (LEFT, 8), ("sans-serif", 15).into_font().color(&BLACK)))?;
+        let mut x = LEFT;
+        for ((name, _), colour) in named() {
+            head.draw(&PathElement::new([(x, 37), (x + 14, 37)], colour.stroke_width(3)))?;
+            head.draw(&Text::new(name.clone(), (x + 20, 30), label()))?;
+            x += 44 + area.estimate_text_size(name, &label())?.0 as i32;
+        }
+        let mut chart = ChartBuilder::on(&plot)
             .margin(8)
             .margin_right(16)
-            .caption(title, ("sans-serif", 15).into_font().color(&BLACK))
             .x_label_area_size(36)
-            .y_label_area_size(44)
-            .build_cartesian_2d(0f64..last, 0f64..most * 1.25)?;
+            .y_label_area_size(LEFT)
+            .build_cartesian_2d(0f64..last, 0f64..most * 1.05)?;
         chart
             .configure_mesh()
             .disable_mesh()
-            .label_style(("sans-serif", 13).into_font().color(&BLACK))
+            .label_style(label())
             .x_desc(time)
             .x_labels(6)
             .y_labels(5)
             .x_label_formatter(&|x| short(*x))
             .y_label_formatter(&|y| short(*y))
             .draw()?;
-        for ((name, points), colour) in lines.iter().zip(COLOURS.into_iter().cycle()) {
-            chart
-                .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?
-                .label(name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2)));
+        for (number, ((_, points), colour)) in named().enumerate() {
+            // Of two lines that lie on each other the first shows at the edges.
+            let width = if number == 0 { 5 } else { 2 };
+            chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(width)))?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .background_style(WHITE.mix(0.8))
-            .label_font(("sans-serif", 13).into_font().color(&BLACK))
-            .draw()
+        Ok(())
     };
     // What is drawn into a string cannot fail.
     let _ = draw(&area).and_then(|()| area.present());

@@ -75,6 +75,7 @@ pub fn page(heading: &str, parts: &[Part<'_>], why: &str) -> String {
             }
             body {
                 main {
+                    h1 { "Where the time went" }
                     @for (part, stalls) in parts.iter().zip(&stalls) {
                         p.first { (bottleneck(part, stalls)) }
                     }
@@ -98,6 +99,7 @@ pub fn page(heading: &str, parts: &[Part<'_>], why: &str) -> String {
                         p { "Darker is busier. Across: " (part.unit) " since the first slot was read. Down: workers." }
                         figure { (PreEscaped(charts::workers(part.lives.all(), part.worker_count()))) }
                         h2 { (part.name) ": descriptors in the device" }
+                        p { "Across: " (part.unit) " since the first slot was read. Up: descriptors." }
                         figure { (PreEscaped(charts::rings(part.lives.all()))) }
                         @if let Some(chart) = charts::groups(part.lives.all()) {
                             h2 { (part.name) ": the groups that took longest" }
@@ -136,7 +138,7 @@ fn devices(parts: &[Part<'_>]) -> Markup {
             tr { td { "workers" } @for part in parts { td { (part.worker_count()) } } }
             tr { td { "LIFE events that the device dropped (R23)" } @for part in parts { td { (thousands(part.dropped())) } } }
             tr { td { "seconds that the run took" } @for part in parts { td { (format!("{:.4}", part.wall.as_secs_f64())) } } }
-            tr { td { "CYCLES" } @for part in parts { td { (count(part, Counter::Cycles)) } } }
+            tr { td { "CYCLES that the device counts" } @for part in parts { td { (count(part, Counter::Cycles)) } } }
         } }
     }
 }
@@ -233,6 +235,7 @@ const STYLE: &str = "
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
 main { max-width: 860px; margin: 0 auto; padding: 20px 16px 60px; }
+h1 { font-size: 22px; margin: 24px 0 8px; }
 h2 { font-size: 17px; margin: 34px 0 8px; }
 p { margin: 4px 0 10px; }
 p.first { font-size: 18px; }
