@@ -519,15 +519,20 @@ fn tune(files: &[PathBuf], directory: &Path, prefix: &str) -> Result<(), String>
     let mut texts = files.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
     let top = directory.join(format!("{prefix}.cpp"));
     let squeezed: Vec<String> = texts.iter().map(|text| text.split_whitespace().collect()).collect();
-    let gates = gated_clocks(&squeezed);
-    let evaluation = gates.as_ref().and_then(|gates| {
-        texts.iter().enumerate().find_map(|(at, text)| Some((at, shorten_evaluation(text, prefix, gates)?)))
+    let clocks = clocks(&squeezed);
+    let evaluation = clocks.as_ref().and_then(|clocks| {
+        texts.iter().enumerate().find_map(|(at, text)| Some((at, shorten_evaluation(text, prefix, clocks)?)))
     });
     let step = shorten_step(&read(&top)?, prefix);
     if let (Some((at, text)), Some(step)) = (evaluation, step) {
         texts[at] = text;
         write(&top, step)?;
         inputs::leave_to_inputs(&mut texts);
+    } else if squeezed.iter().any(|text| text.contains(EDGE)) {
+        println!(
+            "cargo::warning={prefix}: this Verilator writes an evaluation that cosim/build.rs does not know, so the simulation takes \
+             about a half longer"
+        );
     }
     files
         .iter()
@@ -537,34 +542,53 @@ fn tune(files: &[PathBuf], directory: &Path, prefix: &str) -> Result<(), String>
 
 /// Around each evaluation Verilator asks whether it is the first, and empties a queue of what its threads had to say: this model
 /// has one thread, which says it at once. What is left to the inputs is worked out behind the edge as well for who records
-/// waveforms.
+/// waveforms, of a model that can.
 fn shorten_step(text: &str, prefix: &str) -> Option<String> {
+    const ACTIVITY: &str = "vlSymsp->__Vm_activity = true;\n";
     let head = format!("void {prefix}::eval_step() {{\n");
-    let expected = ["vlSymsp->__Vm_activity = true;", "vlSymsp->__Vm_didInit", "Verilated::mtaskId(0);"];
+    let expected = ["vlSymsp->__Vm_didInit", "Verilated::mtaskId(0);"];
     let (before, behind) = text.split_once(&head)?;
-    if !expected.iter().all(|part| behind.contains(part)) {
+    if !expected.iter().all(|part| behind.contains(part)) || behind.contains(ACTIVITY) != traces() {
         return None;
     }
     let root = format!("{prefix}___024root");
+    let (activity, waves) = if traces() {
+        let waves = format!(
+            "if (VL_UNLIKELY(vlSymsp->_vm_contextp__->calcUnusedSigs())) {root}___eval_ico(&(vlSymsp->TOP));\n"
+        );
+        (ACTIVITY, waves)
+    } else {
+        ("", String::new())
+    };
     Some(format!(
         "{before}void {root}___eval_ico({root}* vlSelf);\n\
          {head}\
          if (VL_LIKELY(vlSymsp->__Vm_didInit)) {{\n\
-         vlSymsp->__Vm_activity = true;\n\
+         {activity}\
          {root}___eval(&(vlSymsp->TOP));\n\
-         if (VL_UNLIKELY(vlSymsp->_vm_contextp__->calcUnusedSigs())) {root}___eval_ico(&(vlSymsp->TOP));\n\
+         {waves}\
          return;\n\
          }}\n\
          {behind}"
     ))
 }
 
-/// The clocks that are `clk_i` behind a gate: each with what opens it, by the numbers of their edges from 1 on. None where state follows
-/// from anything else but rising edges of these and of `clk_i`, whose number is 0. `texts` are without spaces.
-fn gated_clocks(texts: &[String]) -> Option<Vec<(String, String)>> {
-    const EDGE: &str = "vlSelf->__VactTriggered.at(";
+/// What Verilator's text, without spaces, has before the number of an edge of a clock.
+const EDGE: &str = "vlSelf->__VactTriggered.at(";
+
+/// The clocks of a model, by the numbers of their edges.
+struct Clocks {
+    /// `clk_i`.
+    free: usize,
+    /// Those that are `clk_i` behind a gate, each with what opens it.
+    gated: Vec<(usize, String, String)>,
+}
+
+/// None where state follows from anything else but rising edges of `clk_i` and of clocks that are `clk_i` behind a gate. `texts` are without
+/// spaces. Which number is whose depends on whether waveforms can be recorded.
+fn clocks(texts: &[String]) -> Option<Clocks> {
     let edges = texts.iter().find(|text| text.contains(EDGE))?;
-    let mut gates = vec![];
+    let (mut free, mut gated) = (None, vec![]);
     for (number, edge) in edges.split(EDGE).skip(1).filter(|text| text.contains("U)=")).enumerate() {
         let (place, edge) = edge.split_once("U)=((IData)(vlSelf->")?;
         let (clock, rest) = edge.split_once(')')?;
@@ -573,23 +597,21 @@ fn gated_clocks(texts: &[String]) -> Option<Vec<(String, String)>> {
         {
             return None;
         }
-        if number == 0 {
-            if clock != "clk_i" {
-                return None;
-            }
+        if clock == "clk_i" {
+            free = Some(number);
             continue;
         }
         let gate = format!("vlSelf->{clock}=((IData)(vlSelf->clk_i)&(IData)(vlSelf->");
         let open = texts.iter().find_map(|text| text.split_once(&gate)?.1.split_once("));"))?.0;
-        gates.push((clock.to_owned(), open.to_owned()));
+        gated.push((number, clock.to_owned(), open.to_owned()));
     }
-    Some(gates)
+    Some(Clocks { free: free?, gated })
 }
 
 /// An evaluation looks for what has changed, and looks again behind each step until nothing has. Here inputs change while
 /// the clock is low, and nothing but its rising edge changes state: so with the clock low an evaluation is what follows
 /// from the inputs, whether gates of clocks are open included, and at the edge it is one step of the state.
-fn shorten_evaluation(text: &str, prefix: &str, gates: &[(String, String)]) -> Option<String> {
+fn shorten_evaluation(text: &str, prefix: &str, Clocks { free, gated }: &Clocks) -> Option<String> {
     let root = format!("{prefix}___024root");
     let head = format!("void {root}___eval({root}* vlSelf) {{\n");
     let start = text.find(&head)? + head.len();
@@ -604,9 +626,9 @@ fn shorten_evaluation(text: &str, prefix: &str, gates: &[(String, String)]) -> O
     if !expected.iter().all(|part| body.contains(part)) {
         return None;
     }
-    let gated: String = (1..)
-        .zip(gates)
-        .map(|(number, (clock, open))| {
+    let gated: String = gated
+        .iter()
+        .map(|(number, clock, open)| {
             format!(
                 "vlSelf->{clock} = vlSelf->{open};\n\
                  vlSelf->__VnbaTriggered.at({number}U) = vlSelf->{open};\n"
@@ -620,7 +642,7 @@ fn shorten_evaluation(text: &str, prefix: &str, gates: &[(String, String)]) -> O
          {root}___eval_ico(vlSelf);\n\
          }} else if (!vlSelf->__Vtrigrprev__TOP__clk_i) {{\n\
          vlSelf->__Vtrigrprev__TOP__clk_i = 1U;\n\
-         vlSelf->__VnbaTriggered.at(0U) = 1U;\n\
+         vlSelf->__VnbaTriggered.at({free}U) = 1U;\n\
          {gated}\
          {root}___eval_nba(vlSelf);\n\
          }}"
@@ -629,7 +651,7 @@ fn shorten_evaluation(text: &str, prefix: &str, gates: &[(String, String)]) -> O
     let step = |text: &str| match text.split_once(&format!("void {root}___eval_nba({root}* vlSelf) {{\n")) {
         Some((before, behind)) => {
             let (step, rest) = behind.split_at(behind.find("\n}\n").unwrap_or(0));
-            let step = step.replace("vlSelf->__VnbaTriggered.at(0U)", "true");
+            let step = step.replace(&format!("vlSelf->__VnbaTriggered.at({free}U)"), "true");
             format!("{before}void {root}___eval_nba({root}* vlSelf) {{\n{step}{rest}")
         }
         None => text.to_owned(),
