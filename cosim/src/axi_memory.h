@@ -51,6 +51,12 @@ public:
     uint64_t messages(uint32_t queue) const { return messages_of_[queue]; }
     bool writes_outstanding() const { return !bursts_.empty() || !responses_.empty() || !early_.empty(); }
     const Transferred& transferred() const { return transferred_; }
+    // What was asked for and has not come.
+    Owed owed() const {
+        Owed owed{reads_.beats(), responses_.count()};
+        for (uint32_t place = 0; place < early_.size(); ++place) owed.write_responses += early_.at(place).last;
+        return owed;
+    }
 
     // How it behaves from here on, until it is told otherwise.
     void set_weather(const Weather& weather);

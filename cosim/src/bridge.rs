@@ -92,7 +92,7 @@ pub(crate) mod ffi {
         faults: Vec<FaultyRange>,
     }
 
-    /// What the bus was asked for and has not given, since its pins are kept.
+    /// What the bus was asked for and has not given.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Owed {
         /// Beats of read data.

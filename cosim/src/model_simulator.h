@@ -122,9 +122,9 @@ public:
     uint64_t rested() const override { return rest_.rested(); }
     bool watch_lives() override { return lives_.watch(); }
     size_t take_lives(uint32_t queue, rust::Slice<Life> lives) override { return lives_.take(queue, lives); }
-    void keep_strip() override { strip_.keep(); }
-    rust::Vec<uint64_t> strip() const override { return strip_.kept(); }
-    Owed owed() const override { return strip_.owed(); }
+    void keep_strip() override { strip_.keep(*top_); }
+    rust::Vec<uint64_t> strip() const override { return strip_.kept(*top_); }
+    Owed owed() const override { return memory_.owed(); }
 
     void flush_wave() override {
         const Bound bound{*this};

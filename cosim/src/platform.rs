@@ -304,7 +304,7 @@ impl RtlPlatform {
         self.simulator.0.strip().into_iter().map(Pins).collect()
     }
 
-    /// What the bus owes the device, counted since the device's pins are [kept](Self::keep_strip).
+    /// What the bus owes the device.
     pub fn owed(&self) -> Owed {
         self.simulator.0.owed()
     }

@@ -29,6 +29,12 @@ public:
     Read* choose(uint64_t now, Random&) { return queue_.front().ready <= now ? &queue_.front() : nullptr; }
     void drop(const Read&) { queue_.pop(); }
     void clear() { queue_.clear(); }
+    // Beats that are left of all.
+    uint64_t beats() const {
+        uint64_t beats = 0;
+        for (uint32_t place = 0; place < queue_.size(); ++place) beats += queue_.at(place).beats;
+        return beats;
+    }
 
 private:
     Fifo<Read, kOutstanding> queue_;
@@ -44,6 +50,11 @@ public:
     Read* choose(uint64_t now, Random& random);
     void drop(const Read& read) { queue_.erase(queue_.begin() + (&read - queue_.data())); }
     void clear() { queue_.clear(); }
+    uint64_t beats() const {
+        uint64_t beats = 0;
+        for (const Read& read : queue_) beats += read.beats;
+        return beats;
+    }
 
 private:
     bool reorder_;
@@ -71,6 +82,7 @@ public:
     }
     void drop(const Response&) { queue_.pop(); }
     void clear() { queue_.clear(); }
+    uint64_t count() const { return queue_.size(); }
 
 private:
     Fifo<Response, kOutstanding> queue_;
@@ -86,6 +98,7 @@ public:
     Response* choose(uint64_t now, Random& random);
     void drop(const Response& response);
     void clear();
+    uint64_t count() const { return count_; }
     bool pending(uint32_t id) const { return !by_id_[id].empty(); }
     // An earlier one of its ID has beats that are not yet in memory where it has some.
     bool follows(const Response& newest) const;
