@@ -388,11 +388,12 @@ impl Pipeline {
             if self.metrics.workers.as_ref().is_some_and(Workers::asked) {
                 self.show_workers()?;
             }
-            if !moved && self.options.sleeps {
-                self.sleep()?;
-            }
             // Without rollouts there is nothing that could move.
             let rests = self.is_idle() && self.held != Some(Held::Version) || self.gate.is_closed();
+            // What waits for a fuller window goes in the next turn, and is not slept over.
+            if !moved && self.options.sleeps && (rests || self.idle_turns > 0) {
+                self.sleep()?;
+            }
             self.note_idle(moved || rests)?;
         }
     }
@@ -570,7 +571,8 @@ impl Pipeline {
         if self.idle_turns < IDLE_TURNS {
             return Ok(());
         }
-        self.idle_turns = 0;
+        // Nothing has moved yet.
+        self.idle_turns = 1;
         let waited = self.idle_since.get_or_insert_with(Instant::now).elapsed();
         if waited < self.options.patience { Ok(()) } else { Err(self.stalled(waited.as_secs_f64())) }
     }
