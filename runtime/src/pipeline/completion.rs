@@ -296,7 +296,7 @@ impl Pipeline {
         self.wake(index)
     }
 
-    /// Lets the members of a group that wait for its PREFILL go on, or end.
+    /// Lets the members of a group that wait for its PREFILL go on, or end. Who was aborted ends here, since the gate may hold the others.
     pub(super) fn wake(&mut self, index: u32) -> Result<(), RuntimeError> {
         let group = &self.groups[index as usize];
         let (mut next, prefill) = (group.first, group.prefill);
@@ -308,6 +308,7 @@ impl Pipeline {
                 match prefill {
                     Prefill::Failed => self.fail_unstarted(id)?,
                     Prefill::Never => self.end_waiting(id)?,
+                    _ if life.aborted => self.end_waiting(id)?,
                     _ => self.queues.decode.push(id)?,
                 }
             }

@@ -56,8 +56,9 @@ impl Pipeline {
         if self.batch.is_empty() && !self.versions.has_in_flight() {
             self.gate.rest();
         }
+        let moved = self.end_unwanted_parts()?;
         if !std::mem::take(&mut self.aborted_at_gate) {
-            return Ok(false);
+            return Ok(moved);
         }
         while let Some(id) = self.queues.decode.pop() {
             let candidate = self.candidate(id)?;
@@ -71,11 +72,9 @@ impl Pipeline {
                 self.queues.decode.push(candidate.id)?;
             }
         }
-        let mut prefills = vec![];
-        while let Some(id) = self.queues.prefill.pop() {
-            prefills.push(id);
-        }
-        for id in prefills {
+        self.end_aborted_returning()?;
+        for _ in 0..self.queues.prefill.len() {
+            let Some(id) = self.queues.prefill.pop() else { break };
             if self.lives.get(id)?.aborted {
                 self.end_waiting(id)?;
             } else {

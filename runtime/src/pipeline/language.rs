@@ -449,10 +449,7 @@ impl Pipeline {
         while self.batch.len() < self.batch_limit()
             && let Some(&index) = self.language.as_ref().and_then(|sequences| sequences.parts.front())
         {
-            if !self.is_wanted(index)? {
-                self.groups[index as usize].prefill = Prefill::Never;
-            }
-            let is_due = self.groups[index as usize].prefill == Prefill::Parted;
+            let is_due = self.is_part_due(index)?;
             if is_due && self.versions.holds_prefills() {
                 break;
             }
@@ -463,12 +460,40 @@ impl Pipeline {
             if is_due {
                 self.post_prefill(index)?;
             } else {
-                // All of it was aborted meanwhile.
-                self.end_prefill(index)?;
-                self.wake(index)?;
+                self.end_parts(index)?;
             }
         }
         Ok(moved)
+    }
+
+    /// Ends the groups that wait for the next part of their prompt and were aborted meanwhile; says whether there were any.
+    #[cold]
+    pub(super) fn end_unwanted_parts(&mut self) -> Result<bool, RuntimeError> {
+        let mut moved = false;
+        for _ in 0..self.language.as_ref().map_or(0, |sequences| sequences.parts.len()) {
+            let Some(index) = self.language.as_mut().and_then(|sequences| sequences.parts.pop_front()) else {
+                break;
+            };
+            if !self.is_part_due(index)? {
+                moved = true;
+                self.end_parts(index)?;
+            } else if let Some(sequences) = &mut self.language {
+                sequences.parts.push_back(index);
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Whether the next part of a group's prompt is to be made: not if all of it was aborted meanwhile.
+    fn is_part_due(&self, index: u32) -> Result<bool, RuntimeError> {
+        Ok(self.groups[index as usize].prefill == Prefill::Parted && self.is_wanted(index)?)
+    }
+
+    /// No other part of a group's prompt is made, and its members end.
+    fn end_parts(&mut self, index: u32) -> Result<(), RuntimeError> {
+        self.groups[index as usize].prefill = Prefill::Never;
+        self.end_prefill(index)?;
+        self.wake(index)
     }
 
     /// Whether a member of the group is not aborted.
@@ -604,6 +629,21 @@ impl Pipeline {
             self.queues.decode.push(id)?;
         }
         Ok(moved)
+    }
+
+    /// Ends those that were aborted of the rollouts that gave their blocks back and are to go on.
+    #[cold]
+    pub(super) fn end_aborted_returning(&mut self) -> Result<(), RuntimeError> {
+        for _ in 0..self.swap().map_or(0, |swap| swap.returning.len()) {
+            let Some(Sequences { swap: Some(swap), .. }) = &mut self.language else { break };
+            let Some(id) = swap.returning.pop_front() else { break };
+            if self.lives.get(id)?.aborted {
+                self.end_waiting(id)?;
+            } else {
+                swap.returning.push_back(id);
+            }
+        }
+        Ok(())
     }
 
     /// Brings back what host memory keeps of a rollout, into blocks of its own. `false` if there are too few now.

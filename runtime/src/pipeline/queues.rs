@@ -28,9 +28,15 @@ impl Queue {
         index as usize & (self.ids.len() - 1)
     }
 
+    /// How many there are.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.tail.wrapping_sub(self.head) == self.slots
+        self.len() == self.slots
     }
 
     #[inline]
@@ -66,7 +72,7 @@ impl Queue {
     #[cold]
     pub fn retain(&mut self, mut keep: impl FnMut(RolloutId) -> bool) {
         let mut kept = self.head;
-        for index in 0..self.tail.wrapping_sub(self.head) {
+        for index in 0..self.len() {
             let id = self.ids[self.place(self.head.wrapping_add(index))];
             if keep(id) {
                 let place = self.place(kept);

@@ -198,6 +198,20 @@ fn setup(requests: Vec<Request>, options: Options, prefill_tokens: u32) -> Setup
     Setup { requests, models: Some(models), spans: 8, ..Setup::new(1, options) }.fitted()
 }
 
+/// Requests with prompts of so many tokens, none of which shares anything.
+pub fn setup_of_prompts(prompts: &[u32], options: Options, prefill_tokens: u32) -> Setup {
+    let request =
+        |&prompt_tokens| Request { arrival_ms: 0, prompt_tokens, output_tokens: 20, prefix: vec![] };
+    setup(prompts.iter().map(request).collect(), options, prefill_tokens)
+}
+
+/// Many requests, and few blocks for them: rollouts give theirs back at checkpoints.
+pub fn swapping_setup(options: Options) -> Setup {
+    let mut setup = setup(requests(50, 23), options, 0).swapping(300);
+    setup.blocks = setup.least_blocks() + 4;
+    setup
+}
+
 impl Setup {
     /// With room for the answers of its own requests.
     fn fitted(mut self) -> Setup {
@@ -270,8 +284,7 @@ fn r27_trajectories_are_the_oracles(
 #[case(3, 0)]
 fn r26_a_rollout_that_gave_its_blocks_back_goes_on_in_others(#[case] group: u32, #[case] threshold: i32) {
     let options = Options { slots: 24, group, checkpoint: 5, ..Options::default() };
-    let mut setup = setup(requests(50, 23), options, 0).swapping(300);
-    (setup.blocks, setup.reward_threshold) = (setup.least_blocks() + 4, threshold);
+    let setup = Setup { reward_threshold: threshold, ..swapping_setup(options) };
     let (pipeline, stored) = setup.run_checked();
     assert!(pipeline.preempted() > 10, "{} gave their blocks back", pipeline.preempted());
     let rejected = stored.iter().any(|(finished, _)| finished.outcome == Outcome::Rejected);

@@ -1,8 +1,13 @@
 //! Requests that ask for something of their own, and rollouts that wait at the gate.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use doorbell_trace::Request;
 
+use super::super::rollout::Prefill;
+use super::super::submission::Tag;
 use super::*;
+use doubles::{Edited, Mute};
 
 /// Requests, each with terms of its own.
 struct Own<'a> {
@@ -135,4 +140,120 @@ fn r20_nothing_decodes_behind_a_closed_gate(#[values(1, 4)] group: u32, #[values
     }
     assert!(stored.iter().any(|(finished, _)| finished.spans == 2), "some went on under the second version");
     assert!(pipeline.is_idle());
+}
+
+/// Holds back the completions of PREFILLs while `holds` says so.
+fn holding_prefills(holds: Arc<AtomicBool>) -> impl doubles::Trick {
+    let mut held: Vec<HwCompletion> = vec![];
+    Edited(move |out: &mut [HwCompletion], count: usize| {
+        let is_prefill = |end: &HwCompletion| matches!(Tag::from_bits(end.user_data), Some(Tag::Prefill(_)));
+        let came: Vec<HwCompletion> = out[..count].to_vec();
+        let (prefills, mut others): (Vec<_>, Vec<_>) = came.into_iter().partition(is_prefill);
+        held.extend(prefills);
+        if !holds.load(Ordering::Relaxed) {
+            let room = out.len() - others.len();
+            others.extend(held.drain(..held.len().min(room)));
+        }
+        out[..others.len()].copy_from_slice(&others);
+        others.len()
+    })
+}
+
+/// Rollouts that are aborted while the PREFILL for which they wait is in flight end behind the gate once that has completed, and so do those of
+/// whose prompt a part is made.
+#[rstest]
+#[case::whole(0)]
+#[case::in_parts(16)]
+fn aborted_rollouts_whose_prefill_is_in_flight_end_behind_the_gate(#[case] prefill_tokens: u32) {
+    let options = Options { slots: 8, group: 3, ..Options::default() };
+    let mut setup = match prefill_tokens {
+        0 => Setup::new(2, options),
+        tokens => language::setup_of_prompts(&[100, 100], options, tokens),
+    };
+    // The members wait for their PREFILL.
+    setup.less.groups = 0;
+    let (mut pipeline, notes) = setup.pipeline();
+    let laid = language::lay(&setup.models, &pipeline);
+    if let Some(laid) = &laid {
+        pipeline.publisher().publish_weights(1, laid.lay(1), PolicyMode::Wait).unwrap();
+    }
+    let holds = Arc::new(AtomicBool::new(true));
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: holding_prefills(holds.clone()) });
+    let (mut aborts, gate) = (pipeline.abort_handle(), pipeline.gate());
+    let mut feed = Feed::new(&setup.requests);
+    let in_flight = |pipeline: &Pipeline| {
+        pipeline.groups.iter().filter(|group| group.prefill == Prefill::Running).count()
+    };
+    pipeline.run(&mut feed, |pipeline| in_flight(pipeline) == 2).unwrap();
+    aborts.abort(0).unwrap();
+    aborts.abort(1).unwrap();
+    gate.close();
+    let after = |limit: u32| {
+        let mut turns = 0;
+        move |_: &Pipeline| {
+            turns += 1;
+            turns > limit
+        }
+    };
+    // The gate has looked for whoever was aborted.
+    pipeline.run(&mut feed, after(10)).unwrap();
+    assert_eq!((in_flight(&pipeline), notes.lost().len()), (2, 0));
+    for request in 0..2 {
+        assert_eq!(aborts.answer(), Some((request, AbortAnswer::Aborted(3))));
+    }
+    holds.store(false, Ordering::Relaxed);
+    pipeline.run(&mut feed, after(1000)).unwrap();
+    assert!(pipeline.is_idle(), "{}", pipeline.occupancy());
+    assert_eq!(notes.lost().len(), 6);
+    let counts = pipeline.kv_counts();
+    assert_eq!((counts.committed, counts.branches, counts.prefixes), (0, 0, 0), "blocks are kept");
+}
+
+/// Rollouts that gave their blocks back, and wait for others to go on, end behind the gate when they are aborted.
+#[test]
+fn aborted_rollouts_that_wait_for_blocks_end_behind_the_gate() {
+    let options = Options { slots: 24, checkpoint: 5, ..Options::default() };
+    let mut setup = language::swapping_setup(options);
+    setup.options.patience = Duration::from_secs(5);
+    let (mut pipeline, notes) = setup.pipeline();
+    let laid = language::lay(&setup.models, &pipeline).unwrap();
+    pipeline.publisher().publish_weights(1, laid.lay(1), PolicyMode::Wait).unwrap();
+    let (mut aborts, gate) = (pipeline.abort_handle(), pipeline.gate());
+    let mut feed = Feed::new(&setup.requests);
+    pipeline.run(&mut feed, Pipeline::has_returning).unwrap();
+    gate.close();
+    pipeline.run(&mut feed, |_| gate.is_at_rest()).unwrap();
+    assert!(pipeline.has_returning());
+    for request in 0..pipeline.admitted() {
+        aborts.abort(request).unwrap();
+    }
+    let mut turns = 0;
+    pipeline
+        .run(&mut Feed::new(&[]), |_| {
+            turns += 1;
+            aborts.answer();
+            turns > 5000
+        })
+        .unwrap();
+    assert!(pipeline.is_idle() && !pipeline.has_returning(), "{}", pipeline.occupancy());
+    assert!(!notes.lost().is_empty());
+    let counts = pipeline.kv_counts();
+    assert_eq!((counts.committed, counts.branches, counts.prefixes), (0, 0, 0), "blocks are kept");
+}
+
+/// A window that does not fill is sent once nothing else moves, whether the hot thread spins or sleeps.
+#[rstest]
+fn a_partial_window_is_sent_when_nothing_moves(#[values(false, true)] sleeps: bool) {
+    let setup = Setup::new(11, Options { slots: 16, window: 8, sleeps, ..Options::default() });
+    let (mut pipeline, _) = setup.pipeline();
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Mute });
+    pipeline.run(&mut Feed::new(&setup.requests[..8]), |pipeline| pipeline.device.in_flight() == 8).unwrap();
+    let mut turns = 0;
+    pipeline
+        .run(&mut Feed::new(&setup.requests[8..]), |_| {
+            turns += 1;
+            turns > 10
+        })
+        .unwrap();
+    assert_eq!(pipeline.device.in_flight(), 11, "three wait beside a device that has a window");
 }
