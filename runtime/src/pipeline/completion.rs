@@ -288,7 +288,9 @@ impl Pipeline {
             if !registered {
                 // There is no group, unless it was opened all the same (R17): what follows belongs to none, and is ended by its prefix.
                 self.stop_group(index);
-                let open = completion.error == ErrorCode::BadSequence as u8;
+                let read = !completion.has(CompletionFlags::NO_ECHO);
+                let began = [ErrorCode::BadSequence as u8, ErrorCode::DmaFault as u8];
+                let open = read && began.contains(&completion.error);
                 self.groups[index as usize].device.opened = open;
             }
             return self.belongs(index, 0, completion);

@@ -2,8 +2,9 @@
 
 use std::sync::Mutex;
 
-use doorbell_contract::{CompletionFlags, DescFlags, MEMBER_NONE};
+use doorbell_contract::{CompletionFlags, DescFlags, ErrorCode, MEMBER_NONE, Status};
 
+use super::super::submission::Tag;
 use super::*;
 use crate::reward::Moment;
 use crate::trajectory::GroupScore;
@@ -216,6 +217,35 @@ fn r17_who_is_given_up_without_the_device_ends_there_too() {
     pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
     assert!(pipeline.is_idle());
     assert_eq!((notes.lost().len(), pipeline.metrics.counters.values().groups_done), (20, 20));
+}
+
+/// A PREFILL that met a bus error has opened its group, if its completion names it: the group's rollouts fail, and the run goes on.
+#[rstest]
+#[case(ErrorCode::DmaFault)]
+#[case(ErrorCode::BadSequence)]
+fn r17_a_group_whose_prefill_failed_is_open_and_ends(#[case] code: ErrorCode) {
+    let setup = Setup::new(12, Options { slots: 16, group: 4, checkpoint: 16, ..Options::default() });
+    let (mut pipeline, notes) = setup.pipeline();
+    let mut seen = 0;
+    let fault = move |out: &mut [HwCompletion], count: usize| {
+        for end in &mut out[..count] {
+            if matches!(Tag::from_bits(end.user_data), Some(Tag::Prefill(_))) {
+                seen += 1;
+                if seen % 4 == 2 {
+                    (end.status, end.error) = (Status::Error as u8, code as u8);
+                }
+            }
+        }
+        count
+    };
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Edited(fault) });
+    pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
+    let (stored, lost) = (notes.take(), notes.lost());
+    assert_eq!((stored.len(), lost.len()), (36, 12), "3 of 12 groups fail");
+    let reason = FailureReason::Device { error: code as u8 };
+    assert!(lost.iter().all(|lost| lost.why == Unstored::Failed(reason)), "{lost:?}");
+    assert!(pipeline.is_idle());
+    assert_eq!(pipeline.metrics.counters.values().groups_done, 12);
 }
 
 /// A STOP that the device could not read is made anew, so that its group still ends.
