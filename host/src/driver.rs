@@ -652,6 +652,13 @@ impl<P: Platform> Driver<P> {
         }
     }
 
+    #[cold]
+    fn still_active(&self) -> DeviceError {
+        let reason = "it is still active (STATE.ACTIVE), since its last disable has not come to its end; call disable() again, and reset the \
+                      device together with the bus if that times out too";
+        DeviceError::NotStarted { device: self.platform.name().to_owned(), reason: reason.into() }
+    }
+
     /// Whether the interrupt's message has come since it was last looked for.
     fn take_message(&mut self) -> Result<bool, DeviceError> {
         let word = self.parts.memory.word32(self.parts.layout.message)?;
@@ -981,6 +988,10 @@ impl<P: Platform> Device for Driver<P> {
             Condition::Ready => return Ok(()),
             Condition::Lost(_) => return Err(self.not_ready("enabling")),
             Condition::Disabled => {}
+        }
+        // R12: until then the rings are the device's.
+        if State::from_bits_retain(self.read(Register::State)?).contains(State::ACTIVE) {
+            return Err(self.still_active());
         }
         // R2: what the memory still holds of an earlier queue must not verify.
         let fresh = || RandomState::new().build_hasher().finish() as u32;

@@ -1,6 +1,7 @@
 //! The driver against devices that misbehave: each ends as a typed error that says who, what and what to do.
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use doorbell_contract::{Counter, DeviceFault, HwCompletion, HwDesc, QueueCounter, Register};
@@ -32,6 +33,29 @@ fn r15_a_device_that_never_answers_is_a_timeout_that_says_who_waited_for_what() 
     driver.disable().unwrap();
     driver.enable().unwrap();
     assert_eq!(driver.in_flight(), 0);
+}
+
+/// R12: after a disable that has not come to its end the rings are still the device's, so an enable touches nothing.
+#[test]
+fn r12_no_enable_before_the_disable_has_ended() {
+    let mut driver = Driver::new(Tampered::default(), small()).unwrap();
+    driver.submit(&[HwDesc::nop(), HwDesc::nop()]).unwrap();
+    driver.platform_mut().deaf_to = Some(Register::Control);
+    assert!(matches!(driver.disable(), Err(DeviceError::Timeout(_))));
+    let before = driver.memory().clone();
+    let ring = |memory: &SharedMemory| -> Vec<u32> {
+        (0..64).map(|word| memory.word32(4 * word).unwrap().load(Relaxed)).collect()
+    };
+    let (held, key) = (ring(&before), driver.read(Register::SqKey).unwrap());
+    assert!(held.iter().any(|&word| word != 0));
+    let error = driver.enable().unwrap_err();
+    assert!(error.to_string().contains("tampered did not start: it is still active"), "{error}");
+    assert_eq!((ring(&before), driver.read(Register::SqKey).unwrap()), (held, key));
+    // Once it has ended, all is as ever.
+    driver.platform_mut().deaf_to = None;
+    driver.disable().unwrap();
+    driver.enable().unwrap();
+    assert_eq!(driver.submit(&[HwDesc::nop()]).unwrap(), 1);
 }
 
 #[test]
