@@ -57,7 +57,8 @@ pub struct QueueConfig {
     pub life_events: bool,
     /// Advances in a row without any progress of the device after which a wait ends as `Timeout` (R15), at least 1.
     /// A slow device makes progress whenever a counter of tokens, descriptors or completions moves, so this bounds
-    /// the time of a single token, wait states and memory latency included.
+    /// the time of a single token, wait states and memory latency included. Tokens that only the whole device's counter tells of, which may be those
+    /// of others, extend a wait a thousand times at most.
     pub patience: u32,
 }
 

@@ -73,26 +73,33 @@ pub(crate) enum Condition {
     Lost(Box<Broken>),
 }
 
+/// Times in a row that `patience` advances may bring nothing but tokens that are not known to be the queue pair's own. These may be its own
+/// all the same, as its counter may tell of them no sooner than with their completion, or it may wait for a worker that others have.
+const TOKENS_ALONE: u32 = 1000;
+
 /// Counts waits without progress of the device (R15).
 pub(crate) struct Patience {
     limit: u32,
     /// Advances since progress was last seen.
     fruitless: u32,
+    /// How often in a row that was nothing but tokens of the device.
+    excused: u32,
     /// What the progress counters were then.
     progress: Progress,
 }
 
-/// What of a device at least moves while it is alive and the queue pair has work: its own indices, or tokens of anybody's.
+/// What of a device moves while it is alive and the queue pair has work: its own indices and tokens, or tokens of anybody's.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Progress {
     consumed: u32,
     completed: u32,
+    own_tokens: u64,
     tokens: u64,
 }
 
 impl Patience {
     fn new(limit: u32) -> Self {
-        Self { limit, fruitless: 0, progress: Progress::default() }
+        Self { limit, fruitless: 0, excused: 0, progress: Progress::default() }
     }
 
     /// Something came.
@@ -110,9 +117,13 @@ impl Patience {
         let progress = Progress {
             consumed: platform.read_register(Register::SqHead)?,
             completed: platform.read_register(Register::CqTail)?,
+            own_tokens: halves(platform, QueueCounter::Tokens.lo(), QueueCounter::Tokens.hi())?,
             tokens: counter(platform, Counter::Tokens)?,
         };
-        if progress == self.progress {
+        let before = self.progress;
+        let own = Progress { tokens: before.tokens, ..progress } != before;
+        self.excused = if own { 0 } else { self.excused + 1 };
+        if progress == before || self.excused > TOKENS_ALONE {
             return Ok(true);
         }
         (self.progress, self.fruitless) = (progress, 0);
