@@ -146,11 +146,20 @@ impl Copies {
     }
 }
 
+/// A judge, and how many answers it takes at a time.
+fn made<J: Judge>(factory: &Factory<J>, number: u32) -> (J, usize) {
+    let judge = factory.make(number);
+    let batch = judge.batch().max(1);
+    (judge, batch)
+}
+
 /// A judge, and what it needs to judge.
 pub(crate) struct Desk<J> {
     number: u32,
     /// `None` once it has panicked and none could be made in its place.
     judge: Option<J>,
+    /// Answers that it takes at a time.
+    batch: usize,
     factory: Factory<J>,
     memory: AnswerMemory,
     check_digest: bool,
@@ -170,7 +179,8 @@ impl<J: Judge> Desk<J> {
     ) -> Desk<J> {
         let prompts = Vec::with_capacity(memory.prompts.longest());
         let copies = Copies { tokens: vec![0; longest], used: 0, prompts };
-        Desk { number, judge: Some(factory.make(number)), factory, memory, check_digest, copies, faults }
+        let (judge, batch) = made(&factory, number);
+        Desk { number, judge: Some(judge), batch, factory, memory, check_digest, copies, faults }
     }
 
     /// Whether nobody judges here any more.
@@ -180,7 +190,7 @@ impl<J: Judge> Desk<J> {
 
     /// Answers that the judge takes at a time, at least 1.
     pub fn batch(&self) -> usize {
-        self.judge.as_ref().map_or(1, |judge| judge.batch().max(1))
+        self.batch
     }
 
     /// Judges one answer.
@@ -269,8 +279,8 @@ impl<J: Judge> Desk<J> {
         let broken = self.judge.take();
         // It may panic once more, and so may whoever makes the next.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(broken)));
-        match catch_unwind(AssertUnwindSafe(|| self.factory.make(self.number))) {
-            Ok(judge) => self.judge = Some(judge),
+        match catch_unwind(AssertUnwindSafe(|| made(&self.factory, self.number))) {
+            Ok((judge, batch)) => (self.judge, self.batch) = (Some(judge), batch),
             Err(panic) => {
                 self.faults.note(JudgeFault::NotMade { judge: self.number, message: panic_message(&*panic) });
             }

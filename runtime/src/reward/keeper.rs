@@ -65,6 +65,7 @@ impl<J: Judge + 'static> Starter<J> {
                 }
             }
         };
+        let died = self.faults.clone();
         let work = move |desk| Work {
             number,
             desk,
@@ -83,7 +84,12 @@ impl<J: Judge + 'static> Starter<J> {
                 let Some(desk) = make() else { return };
                 let mut work = work(desk);
                 work.board.made.store(true, Ordering::Release);
-                work.run();
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work.run())) {
+                    died.note(JudgeFault::Died { judge: number, message: panic_message(&*panic) });
+                    work.die();
+                    // Whoever drops it may panic once more.
+                    std::mem::forget(panic);
+                }
             })
             .map_err(|source| PoolError::Start { judge: number as usize, source })?;
         self.boards.lock().push(board.clone());
@@ -91,7 +97,7 @@ impl<J: Judge + 'static> Starter<J> {
     }
 }
 
-/// Says that the judge in a seat has missed its deadline.
+/// Says that the judge in a seat has missed its deadline, or that its thread has ended.
 #[derive(Debug)]
 pub(super) struct Handover {
     pub seat: usize,
@@ -99,6 +105,8 @@ pub(super) struct Handover {
     pub ticket: u64,
     /// How many these are.
     pub count: usize,
+    /// Why it has no verdict on them.
+    pub failure: JudgeFailure,
     /// Who takes its place, if anybody does.
     pub replacement: Option<Seat>,
 }
@@ -189,7 +197,8 @@ impl<J: Judge + 'static> Keeper<J> {
         // Looks often enough that no answer takes much longer than its deadline.
         let limits = [self.starter.options.deadline, self.starter.making()];
         let look = limits.into_iter().flatten().min();
-        let look = look.map(|limit| (limit / 8).clamp(Duration::from_millis(1), Duration::from_millis(50)));
+        let look = look.unwrap_or(Duration::MAX) / 8;
+        let look = look.clamp(Duration::from_millis(1), Duration::from_millis(50));
         let mut looked = Instant::now();
         let mut idle = Backoff::default();
         while !self.starter.closing.load(Ordering::Acquire) {
@@ -197,7 +206,7 @@ impl<J: Judge + 'static> Keeper<J> {
                 idle.reset();
             }
             idle.wait();
-            if look.is_none_or(|look| looked.elapsed() < look) {
+            if looked.elapsed() < look {
                 continue;
             }
             looked = Instant::now();
@@ -235,24 +244,34 @@ impl<J: Judge + 'static> Keeper<J> {
             if let Some(limit) = self.starter.making().filter(|&limit| self.starter.factory.hangs(limit)) {
                 self.leave(seat);
                 self.starter.faults.note(JudgeFault::NotMadeInTime { judge: number, limit });
-                let _ = self.handovers.push(Handover { seat, ticket: 0, count: 0, replacement: None });
+                let failure = JudgeFailure::Gone;
+                let _ =
+                    self.handovers.push(Handover { seat, ticket: 0, count: 0, failure, replacement: None });
             }
+            return;
+        }
+        if board.died.load(Ordering::Acquire) {
+            let (ticket, count) = board.at();
+            self.hand_over(seat, ticket, count, JudgeFailure::Panicked);
             return;
         }
         let Some(deadline) = self.starter.options.deadline else { return };
         let Some((ticket, count)) = board.overdue(since(self.starter.started), deadline) else { return };
+        let replaced = self.hand_over(seat, ticket, count, JudgeFailure::Deadline);
+        self.starter.faults.note(JudgeFault::Hung { judge: number, deadline, replaced });
+    }
+
+    /// Leaves a judge behind, and tells the hot thread; says whether another one takes its place.
+    fn hand_over(&mut self, seat: usize, ticket: u64, count: usize, failure: JudgeFailure) -> bool {
         self.leave(seat);
         let replacement = self.replace();
-        self.starter.faults.note(JudgeFault::Hung {
-            judge: number,
-            deadline,
-            replaced: replacement.is_some(),
-        });
+        let replaced = replacement.is_some();
         self.seats[seat] = replacement.as_ref().map(Kept::of);
         // The hot thread may post to it before the keeper's next look.
         self.heard = self.heard.wrapping_sub(1);
         // There is room for one of each judge that there ever is.
-        let _ = self.handovers.push(Handover { seat, ticket, count, replacement });
+        let _ = self.handovers.push(Handover { seat, ticket, count, failure, replacement });
+        replaced
     }
 
     /// Leaves a judge behind.
@@ -355,6 +374,12 @@ impl<J: Judge> Work<J> {
         }
     }
 
+    /// Its thread has panicked: what it was at has failed, and nobody judges here.
+    fn die(&mut self) {
+        self.board.rest(since(self.started), 0);
+        self.board.died.store(true, Ordering::Release);
+    }
+
     /// Whether nobody wants anything of it any more.
     fn is_over(&self) -> bool {
         self.closing.load(Ordering::Acquire) || self.board.abandoned.load(Ordering::Acquire)
@@ -368,9 +393,14 @@ impl Board {
         if began == 0 || u128::from(now.saturating_sub(began)) < deadline.as_nanos() {
             return None;
         }
-        let at = (self.ticket.load(Ordering::Acquire), self.count.load(Ordering::Acquire) as usize);
+        let at = self.at();
         // Both were read while it was at the same answer.
         (self.began.load(Ordering::Acquire) == began).then_some(at)
+    }
+
+    /// The first answer of what it is at, or was last, and how many these are.
+    fn at(&self) -> (u64, usize) {
+        (self.ticket.load(Ordering::Acquire), self.count.load(Ordering::Acquire) as usize)
     }
 
     fn begin(&self, now: u64, ticket: u64, count: usize) {

@@ -141,7 +141,7 @@ pub trait Judge: Send {
     fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError>;
 
     /// Answers that it takes at a time, at most: as many as wait. The deadline is that of all of them together. A group that is
-    /// judged as one comes whole, and alone, whatever is said here.
+    /// judged as one comes whole, and alone, whatever is said here. Asked once, when the judge is made.
     fn batch(&self) -> usize {
         1
     }
@@ -294,6 +294,15 @@ pub enum JudgeFault {
     /// It panicked, and so did whoever was to make another one.
     #[error("judge {judge} is gone: making another one panicked: {message}")]
     NotMade {
+        /// Which.
+        judge: u32,
+        /// What was said.
+        message: String,
+    },
+    /// Its thread panicked elsewhere than in a call that scores, as one does that drops what a panic carried and panics at that. What was given
+    /// to it goes to another judge.
+    #[error("judge {judge} is gone: its thread panicked outside an answer: {message}")]
+    Died {
         /// Which.
         judge: u32,
         /// What was said.

@@ -289,7 +289,9 @@ pub(super) struct Board {
     pub made: AtomicBool,
     /// Nobody judges there any more.
     pub retired: AtomicBool,
-    /// It has missed its deadline: what it has is of no use any more.
+    /// Its thread has panicked.
+    pub died: AtomicBool,
+    /// It has missed its deadline, or died: what it has is of no use any more.
     pub abandoned: AtomicBool,
 }
 
@@ -318,7 +320,7 @@ pub(super) fn since(start: Instant) -> u64 {
 
 impl Pool {
     /// Starts the judges that `factory` makes, given their numbers, on threads that read answers from `memory`. It is
-    /// kept, to make others in the place of those that panic (with the same number) or hang (with a new one).
+    /// kept, to make others in the place of those that panic (with the same number), or that hang or whose thread dies (with a new one).
     ///
     /// # Errors
     /// `NoJudges`; `Deadline` if it is 0; `Capacity`; `Start` or `Keeper` if there is no thread; `Making` if `factory` does not come to
@@ -396,7 +398,7 @@ impl Pool {
 
     /// Leaves a judge behind: what it is at has failed, and what waits for it goes to others.
     #[cold]
-    fn hand_over(&mut self, Handover { seat, ticket, count, replacement }: Handover) {
+    fn hand_over(&mut self, Handover { seat, ticket, count, failure, replacement }: Handover) {
         let seat = &mut self.seats[seat];
         // What it has told is not lost with it.
         while let Ok(judged) = seat.verdicts.pop() {
@@ -413,7 +415,7 @@ impl Pool {
             ticket: request.ticket,
             rollout: request.rollout,
             judge,
-            verdict: Err(JudgeFailure::Deadline),
+            verdict: Err(failure),
         }));
         // A group of which it has told a part already is not judged in pieces: the rest has failed, and the pipeline asks anew.
         while seat.posted.front().is_some_and(|request| request.together == 0) {
@@ -421,7 +423,7 @@ impl Pool {
                 ticket: request.ticket,
                 rollout: request.rollout,
                 judge,
-                verdict: Err(JudgeFailure::Deadline),
+                verdict: Err(failure),
             }));
         }
         self.again.extend(seat.posted.drain(..));
@@ -605,7 +607,7 @@ impl RewardStage for Pool {
             if !seat.thread.is_finished() {
                 faults.push(JudgeFault::Stuck { judge, patience });
             } else if let Err(panic) = seat.thread.join() {
-                faults.push(JudgeFault::NotMade { judge, message: panic_message(&*panic) });
+                faults.push(JudgeFault::Died { judge, message: panic_message(&*panic) });
             }
         }
         Shutdown { loads, faults, more_faults, uncollected }

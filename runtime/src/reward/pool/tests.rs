@@ -516,6 +516,70 @@ fn when_no_judge_is_left_posting_says_so() {
     );
 }
 
+/// What a judge says of its batch is asked once: a judge that panics when it is asked again is never asked.
+#[test]
+fn a_judge_is_asked_for_its_batch_once() {
+    struct Once(AtomicBool);
+
+    impl Judge for Once {
+        fn score(&mut self, _: &Answer<'_>) -> Result<Verdict, JudgeError> {
+            Ok(Verdict { score: 1, proceed: false })
+        }
+
+        fn batch(&self) -> usize {
+            assert!(!self.0.swap(true, Ordering::Relaxed), "it has lost its server");
+            4
+        }
+    }
+
+    let mut pool =
+        Pool::start(options(1, 64), &memory(vec![region().1]), |_| Once(AtomicBool::new(false))).unwrap();
+    let mut tickets = Tickets::new(64);
+    (0..20).for_each(|slot| pool.post(request(&mut tickets, slot, 1)).unwrap());
+    assert!(collect_all(&mut pool).iter().all(|judged| judged.verdict.is_ok()));
+    assert_eq!(Box::new(pool).shutdown(PATIENCE).faults, []);
+}
+
+/// Where a judge's thread ends by a panic that is none of its calls', what it was at has failed, and the rest goes to whoever takes its place, or to
+/// the others, without a deadline too.
+#[rstest]
+#[case::replaced(1, 1)]
+#[case::others(2, 0)]
+fn a_judge_whose_thread_dies_takes_no_answer_with_it(#[case] judges: usize, #[case] replacements: usize) {
+    /// What the panic carries panics, when it is dropped.
+    struct Carried;
+
+    impl Drop for Carried {
+        fn drop(&mut self) {
+            panic!("as it is dropped");
+        }
+    }
+
+    struct Dies(usize);
+
+    impl Judge for Dies {
+        fn score(&mut self, _: &Answer<'_>) -> Result<Verdict, JudgeError> {
+            if self.0 == 0 {
+                std::panic::panic_any(Carried);
+            }
+            Ok(Verdict { score: 1, proceed: false })
+        }
+    }
+
+    let options = PoolOptions { replacements, ..options(judges, 64) };
+    let mut pool = Pool::start(options, &memory(vec![region().1]), Dies).unwrap();
+    let mut tickets = Tickets::new(64);
+    (0..20).for_each(|slot| pool.post(request(&mut tickets, slot, 1)).unwrap());
+    let judged = collect_all(&mut pool);
+    assert_eq!(judged.len(), 20);
+    let failed: Vec<_> = judged.iter().filter_map(|judged| judged.verdict.err()).collect();
+    assert_eq!(failed, [JudgeFailure::Panicked]);
+    let faults = Box::new(pool).shutdown(PATIENCE).faults;
+    let died = JudgeFault::Died { judge: 0, message: "as it is dropped".into() };
+    assert_eq!(faults[1..], [died], "{faults:?}");
+    assert!(matches!(faults[0], JudgeFault::Panicked { judge: 0, .. }), "{faults:?}");
+}
+
 #[rstest]
 #[case::no_such_region(Request { shard: 1, ..request(&mut Tickets::new(8), 3, 2) }, JudgeFailure::Tokens)]
 #[case::beyond(Request { offset: 4092, ..request(&mut Tickets::new(8), 3, 2) }, JudgeFailure::Tokens)]
