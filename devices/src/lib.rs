@@ -279,23 +279,43 @@ impl Kind {
     /// follows `vfio-user` first is its socket: `vfio-user:/run/doorbell.sock`. What follows `pcie` is the function's address: `pcie:0000:00:03.0`.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse).
+    /// As [`parse`](Self::parse). `Option` for a setting that this kind has no use for, and for a place with blanks or commas, which would part
+    /// settings.
     pub fn choose(text: &str) -> Result<(Kind, String), OpenError> {
         let (name, own) = text.split_once(':').unwrap_or((text, ""));
         let kind = Kind::parse(name.trim())?;
-        let key = kind.place_key().filter(|_| !own.is_empty());
+        let parts: Vec<&str> = own.split(':').collect();
         // A place may have colons. A setting has a '='.
-        let mut parts = own.split(':');
-        let mut settings = key.map_or(String::new(), |key| format!("{key}={}", parts.next().unwrap_or("")));
-        let mut in_place = key.is_some();
-        for part in parts {
-            in_place &= !part.contains('=');
-            if !settings.is_empty() {
-                settings.push(if in_place { ':' } else { ' ' });
+        let in_place = match kind.place_key() {
+            Some(_) if !own.is_empty() => {
+                1 + parts[1..].iter().take_while(|part| !part.contains('=')).count()
             }
-            settings.push_str(part);
+            _ => 0,
+        };
+        let (place, settings) = parts.split_at(in_place);
+        let (place, settings) = (place.join(":"), settings.join(" "));
+        for option in settings::options(&settings) {
+            kind.takes(option, option.split('=').next().unwrap_or_default())?;
         }
-        Ok((kind, settings))
+        let Some(key) = kind.place_key().filter(|_| in_place > 0) else { return Ok((kind, settings)) };
+        if place.contains(settings::separates) {
+            let problem = format!(
+                "the {key} cannot have blanks or commas, which part settings; settings are apart by colons here, and for such a path \
+                 there are links"
+            );
+            return Err(OpenError::Option { option: format!("{kind}:{place}"), problem });
+        }
+        Ok((kind, format!("{key}={place} {settings}").trim_end().to_owned()))
+    }
+
+    /// Refuses an option whose key is not for this kind.
+    fn takes(self, option: &str, key: &str) -> Result<(), OpenError> {
+        let Some(kinds) = Settings::kinds_of(key).filter(|kinds| !kinds.contains(&self)) else {
+            return Ok(());
+        };
+        let names = kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+        let problem = format!("{self} has no use for it; {key} is for {names}");
+        Err(OpenError::Option { option: option.to_owned(), problem })
     }
 
     /// Opens a device of this kind.
@@ -325,6 +345,12 @@ impl Kind {
             let (value, queues) = (settings.functions.into(), settings.queues);
             let expected = format!("at most {queues}, the number of queue pairs");
             return Err(DeviceError::Config { field: "functions", value, expected }.into());
+        }
+        if let Some(fault) = &settings.fault {
+            self.takes(&format!("fault={fault}"), "fault")?;
+        }
+        if settings.own_thread {
+            self.takes("own_thread=1", "own_thread")?;
         }
         match self {
             Kind::Model => open_model(settings, rewards),
@@ -493,6 +519,40 @@ mod tests {
     )]
     fn behind_a_name_are_a_place_and_settings(#[case] text: &str, #[case] kind: Kind, #[case] own: &str) {
         assert_eq!(Kind::choose(text).unwrap(), (kind, own.to_owned()));
+    }
+
+    #[rstest]
+    #[case("gpu:fault=hang", "option 'fault=hang': gpu has no use for it; fault is for model, rtl")]
+    #[case(
+        "vfio-user:/s:fault=token",
+        "option 'fault=token': vfio-user has no use for it; fault is for model, rtl"
+    )]
+    #[case(
+        "gpu:queues=2,own_thread=1",
+        "option 'own_thread=1': gpu has no use for it; own_thread is for model, rtl"
+    )]
+    #[case("model:gpus=1", "option 'gpus=1': model has no use for it; gpus is for gpu")]
+    #[case("rtl:queues=2:sms=8", "option 'sms=8': rtl has no use for it; sms is for gpu")]
+    #[case("model:latency=5", "option 'latency=5': model has no use for it; latency is for rtl")]
+    #[case(
+        "vfio-user:/my run/s:sq_depth=8",
+        "option 'vfio-user:/my run/s': the socket cannot have blanks or commas"
+    )]
+    #[case("vfio-user:/a,b", "option 'vfio-user:/a,b': the socket cannot have blanks or commas")]
+    fn what_a_kind_has_no_use_for_is_refused(#[case] text: &str, #[case] message: &str) {
+        let error = Kind::choose(text).unwrap_err().to_string();
+        assert!(error.starts_with(message), "{error}");
+    }
+
+    /// Where settings come by another way, too: what would be done to another device is not left undone in silence.
+    #[rstest]
+    #[case("fault=hang")]
+    #[case("own_thread=1")]
+    fn a_device_that_cannot_do_it_is_not_opened(#[case] text: &str) {
+        for kind in [Kind::Gpu, Kind::VfioUser, Kind::Pcie] {
+            let error = kind.open(&text.parse().unwrap()).err().unwrap().to_string();
+            assert!(error.starts_with(&format!("option '{text}': {kind} has no use for it")), "{error}");
+        }
     }
 
     #[cfg(feature = "vfio")]

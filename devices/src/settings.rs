@@ -6,7 +6,7 @@ use std::str::FromStr;
 use doorbell_host::QueueConfig;
 use doorbell_host::contract::RANGES;
 
-use crate::{OpenError, Settings};
+use crate::{Kind, OpenError, Settings};
 
 impl Settings {
     /// The keys and their values. Numbers are decimal, or hexadecimal behind `0x`.
@@ -54,8 +54,21 @@ impl Settings {
         ),
         ("socket", "vfio-user: the socket of its server"),
         ("address", "pcie: the address of the function, as 0000:00:03.0"),
-        ("fault", "a fault to see it found: token, completion, hang, or one of the device's own"),
+        ("fault", "model, rtl: a fault to see it found: token, completion, hang, or one of the device's own"),
     ];
+
+    /// The kinds of device that a key is for; `None`: all.
+    pub(crate) fn kinds_of(key: &str) -> Option<&'static [Kind]> {
+        match key {
+            "latency" | "stalls" | "reorder" | "random_memory" | "seed" => Some(&[Kind::Rtl]),
+            "memory" => Some(&[Kind::Model, Kind::Rtl, Kind::Gpu]),
+            "gpus" | "sms" => Some(&[Kind::Gpu]),
+            "own_thread" | "fault" => Some(&[Kind::Model, Kind::Rtl]),
+            "socket" => Some(&[Kind::VfioUser]),
+            "address" => Some(&[Kind::Pcie]),
+            _ => None,
+        }
+    }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let queue = &mut self.queue;
@@ -120,14 +133,23 @@ impl Settings {
     /// `Option`, naming the pair.
     pub fn and(self, text: &str) -> Result<Self, OpenError> {
         let mut settings = self;
-        for option in text.split(|c: char| c == ',' || c.is_whitespace()).filter(|option| !option.is_empty())
-        {
+        for option in options(text) {
             let pair = option.split_once('=').ok_or_else(|| "expected key=value".to_owned());
             pair.and_then(|(key, value)| settings.set(key, value))
                 .map_err(|problem| OpenError::Option { option: option.to_owned(), problem })?;
         }
         Ok(settings)
     }
+}
+
+/// The pairs of a text.
+pub(crate) fn options(text: &str) -> impl Iterator<Item = &str> {
+    text.split(separates).filter(|option| !option.is_empty())
+}
+
+/// Whether a character stands between two of them.
+pub(crate) fn separates(c: char) -> bool {
+    c == ',' || c.is_whitespace()
 }
 
 /// Numbers of GPUs, each once, apart by `separator`.
@@ -213,6 +235,17 @@ mod tests {
             };
             let settings: Settings = format!("{key}={value}").parse().unwrap();
             assert_ne!(settings, Settings::default(), "{key}");
+        }
+    }
+
+    /// What is said of a key begins with the kinds that it is for.
+    #[test]
+    fn keys_name_the_kinds_that_they_are_for() {
+        for (key, what) in Settings::KEYS {
+            if let Some(kinds) = Settings::kinds_of(key) {
+                let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+                assert!(what.starts_with(&format!("{}: ", names.join(", "))), "{key}: {what}");
+            }
         }
     }
 
