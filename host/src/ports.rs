@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 pub use crate::attendant::is_idle;
@@ -18,6 +19,9 @@ use doorbell_contract::{Block, HwEvent, Place, Register, State};
 const OTHERS: u32 = 15 * 255;
 /// Advances after which a queue pair that does not stop is an error (R15).
 const PATIENCE: u32 = 10_000;
+/// Advances within which a queue pair stops mostly, and how long the device is left to others between two of those that follow.
+const BRIEF: u32 = 16;
+const PAUSE: Duration = Duration::from_micros(20);
 /// How long one look at a device that runs by itself holds the lock.
 const LOOK: Duration = Duration::from_micros(100);
 /// How long one slice of a device on a thread of its own is waited for.
@@ -216,6 +220,24 @@ impl<D> Shared<D> {
         self.attendance.in_front(|| self.lock())
     }
 
+    /// As [`stop`], beside drivers of other queue pairs, which have the device in between.
+    fn stop(&self, place: Place) -> Result<(), DeviceError>
+    where
+        D: Pages,
+    {
+        self.device().write_at(place, Register::Control, 0)?;
+        for advance in 0..PATIENCE {
+            if has_stopped(&mut *self.device(), place)? {
+                return Ok(());
+            }
+            // A lock that is taken again at once mostly goes to whoever had it.
+            if advance >= BRIEF {
+                thread::sleep(PAUSE);
+            }
+        }
+        Err(never_stops(&self.name, place))
+    }
+
     /// Where each queue pair is.
     pub(crate) fn queues(&self) -> impl Iterator<Item = Place> {
         self.places.iter().copied()
@@ -351,10 +373,8 @@ impl<D: Pages> Ports<D> {
             line: None,
             attendant: self.attendant.clone(),
         };
-        let mut device = self.shared.device();
-        stop(&mut *device, place).map_err(|error| port.named(error))?;
-        port.line = device.line(place);
-        drop(device);
+        self.shared.stop(place).map_err(|error| port.named(error))?;
+        port.line = self.shared.device().line(place);
         Ok(port)
     }
 
@@ -400,19 +420,32 @@ fn check(division: &Division) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Disables a queue pair, and waits until it is (R12).
+/// Disables a queue pair, and waits until it is (R12). Nobody else drives the device yet.
 fn stop(device: &mut impl Pages, place: Place) -> Result<(), DeviceError> {
     device.write_at(place, Register::Control, 0)?;
     for _ in 0..PATIENCE {
-        if device.read_at(place, Register::State)? & State::ACTIVE.bits() == 0 {
+        if has_stopped(device, place)? {
             return Ok(());
         }
+    }
+    Err(never_stops(device.name(), place))
+}
+
+/// Whether a queue pair is inactive. If it is not, the device gets some time.
+fn has_stopped(device: &mut impl Pages, place: Place) -> Result<bool, DeviceError> {
+    let active = device.read_at(place, Register::State)? & State::ACTIVE.bits() != 0;
+    if active {
         device.advance(1)?;
     }
-    Err(DeviceError::Failed {
-        device: port_name(device.name(), place),
+    Ok(!active)
+}
+
+#[cold]
+fn never_stops(device: &str, place: Place) -> DeviceError {
+    DeviceError::Failed {
+        device: port_name(device, place),
         what: format!("it is still active {PATIENCE} advances after a disable; reset the device"),
-    })
+    }
 }
 
 fn port_name(device: &str, place: Place) -> String {
@@ -489,8 +522,7 @@ impl<D: Pages> Platform for QueuePort<D> {
             return Err(DeviceError::Memory { bytes, reason });
         }
         // Nobody may write what is cleared.
-        let stopped = stop(&mut *self.shared.device(), self.place);
-        stopped.map_err(|error| self.named(error))?;
+        self.shared.stop(self.place).map_err(|error| self.named(error))?;
         self.memory.clear();
         Ok(self.memory.clone())
     }

@@ -1,6 +1,7 @@
 //! Several drivers over one model: how a device is divided, what a port reaches, turns, threads.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -391,6 +392,116 @@ fn the_others_work_is_no_hang<D: Pages>(device: D) {
     }
     assert_eq!(own.submit(&[HwDesc::nop(); 10]).unwrap(), 10);
     assert_eq!(drain(&mut own).len(), 10, "R3");
+}
+
+/// A model one of whose queue pairs is never told of its descriptors, as if the bus withheld a response.
+struct Withheld {
+    model: ModelPlatform,
+    queue: u8,
+    /// Whether that queue pair stays active, once it is.
+    stays: bool,
+}
+
+impl Platform for Withheld {
+    fn name(&self) -> &str {
+        "withheld"
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+        self.model.map(bytes)
+    }
+
+    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        self.write_at(Place::FIRST, register, value)
+    }
+
+    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+        self.read_at(Place::FIRST, register)
+    }
+
+    fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+        if self.stays {
+            thread::sleep(Duration::from_micros(50));
+        }
+        self.model.advance(want)
+    }
+}
+
+impl Pages for Withheld {
+    fn write_at(&mut self, place: Place, register: Register, value: u32) -> Result<(), DeviceError> {
+        let lost =
+            register == Register::Doorbell || self.stays && register == Register::Control && value == 0;
+        if lost && place.queue == self.queue { Ok(()) } else { self.model.write_at(place, register, value) }
+    }
+
+    fn read_at(&mut self, place: Place, register: Register) -> Result<u32, DeviceError> {
+        self.model.read_at(place, register)
+    }
+
+    fn advance_for(&mut self, place: Place, want: usize) -> Result<(), DeviceError> {
+        self.model.advance_for(place, want)
+    }
+}
+
+fn withheld(queue: u8) -> Ports<Withheld> {
+    let model = ModelPlatform::with_queues(2, 2).unwrap();
+    let bytes = QueueConfig { token_bytes: 1 << 22, ..small() }.shared_bytes().unwrap();
+    let division = Division { queues: 2, functions: 2, bytes, ..Default::default() };
+    Ports::divide(Withheld { model, queue, stays: false }, &division).unwrap()
+}
+
+/// R15: a wait for a queue pair whose response is withheld ends, however much another function decodes.
+#[test]
+fn r15_the_others_tokens_extend_no_wait_for_ever() {
+    let ports = withheld(1);
+    let config = QueueConfig { token_bytes: 1 << 22, patience: 1, ..small() };
+    let mut drivers =
+        ports.take_all().unwrap().into_iter().map(|port| Driver::new(port, config.clone()).unwrap());
+    let (mut other, mut own) = (drivers.next().unwrap(), drivers.next().unwrap());
+    assert_eq!(own.submit(&[HwDesc::decode(1, 0, 8)]).unwrap(), 1);
+    let mut out = [HwCompletion::default(); 16];
+    let mut polls = 0;
+    let error = loop {
+        polls += 1;
+        assert!(polls < 10_000, "the wait has no end");
+        other.submit(&[HwDesc::decode(1, 0, 1 << 20)]).unwrap();
+        other.collect(&mut out).unwrap();
+        if let Err(error) = own.poll(&mut out) {
+            break error;
+        }
+    };
+    assert!(matches!(error, DeviceError::Timeout(_)), "{error}");
+    assert!(polls > 500, "others may have the workers for a while, and had them for {polls} advances");
+}
+
+/// A queue pair that never stops keeps the drivers of the others from nothing while it is waited for.
+#[test]
+fn others_have_the_device_while_a_queue_pair_does_not_stop() {
+    let ports = withheld(1);
+    let mut driver = Driver::new(ports.take(0).unwrap(), small()).unwrap();
+    // Active, and left by a driver that was dropped.
+    let left = Driver::new(ports.take(1).unwrap(), small()).unwrap();
+    ports.device().stays = true;
+    drop(left);
+    let is_over = AtomicBool::new(false);
+    let (error, done) = thread::scope(|scope| {
+        let takes = scope.spawn(|| {
+            let error = ports.take(1).err().expect("it never stops");
+            is_over.store(true, Ordering::Release);
+            error.to_string()
+        });
+        let mut done = 0;
+        while !is_over.load(Ordering::Acquire) {
+            driver.submit(&[HwDesc::nop()]).unwrap();
+            done += drain(&mut driver).len();
+        }
+        (takes.join().unwrap(), done)
+    });
+    assert!(
+        error.starts_with("withheld (queue pair 1 of function 1)") && error.contains("still active"),
+        "{error}"
+    );
+    assert!(done > 50, "{done} descriptors beside it");
 }
 
 /// Turns by weight: within any stretch each queue pair has its share, to the descriptor.
