@@ -44,7 +44,9 @@ impl Workers {
 
     /// Answers whoever has asked.
     pub fn show(&self, workers: Vec<WorkerTime>) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = workers;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = workers;
+        // Under the lock: who asks looks at it there, and begins to wait before it is let go.
         self.asked.store(false, Ordering::Relaxed);
         self.answered.notify_all();
     }
@@ -91,5 +93,29 @@ mod tests {
             asks.join().unwrap()
         });
         assert_eq!(got, second);
+    }
+
+    /// An answer that comes just as somebody begins to wait wakes him.
+    #[test]
+    fn no_answer_is_slept_over() {
+        let (workers, is_over) = (Workers::default(), AtomicBool::new(false));
+        let longest = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    if workers.asked() {
+                        workers.show(vec![]);
+                    }
+                }
+            });
+            let longest = (0..100_000).map(|_| {
+                let begun = Instant::now();
+                workers.ask(Duration::from_secs(20));
+                begun.elapsed()
+            });
+            let longest = longest.max().unwrap();
+            is_over.store(true, Ordering::Relaxed);
+            longest
+        });
+        assert!(longest < Duration::from_secs(15), "{longest:?}");
     }
 }
