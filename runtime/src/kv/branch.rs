@@ -64,6 +64,11 @@ impl Branch {
         (self.source != NONE).then_some(self.source)
     }
 
+    /// Slot of its prefix, below [`PrefixConfig::prefixes`](super::PrefixConfig::prefixes); `None` once it is released.
+    pub fn prefix_slot(&self) -> Option<u32> {
+        (self.prefix != NONE).then_some(self.prefix)
+    }
+
     /// Blocks that it may still take of what was promised at admission.
     pub const fn promise(&self) -> u32 {
         self.promise
@@ -279,6 +284,30 @@ impl Prefixes {
         }
         branch.kept = node;
         Ok(())
+    }
+
+    /// Blocks that its release makes free or promises no more, at least; those of its prompt among them if it is the `last` holder of
+    /// that.
+    ///
+    /// # Errors
+    /// `Branch`; `Free`.
+    pub fn frees(&self, branch: &Branch, last: bool) -> Result<u32, KvError> {
+        self.check(branch)?;
+        let own = branch.blocks.min(self.distinct(branch.prompt_tokens));
+        let mut freed = branch.promise;
+        for &block in &self.answer(branch.row)[..own as usize] {
+            freed += u32::from(self.arena.references(block)? == 1);
+        }
+        if last {
+            let &Slot { prompt_tokens, cached, leaf, .. } = &self.slots[branch.prefix as usize];
+            freed += self.split(prompt_tokens).0 - cached + self.tree.used_once(leaf);
+        }
+        Ok(freed)
+    }
+
+    /// Whether so many holders of the branch's prefix are all that there are.
+    pub fn are_all_holders(&self, branch: &Branch, holders: u32) -> bool {
+        self.slots.get(branch.prefix as usize).is_some_and(|slot| slot.holders == holders)
     }
 
     /// Gives back the branch's blocks, what is left of its promise, and its part in the prefix.

@@ -245,6 +245,16 @@ impl Tree {
         cooled
     }
 
+    /// Blocks that would go cold with one user less of a node.
+    pub(super) fn used_once(&self, mut node: u32) -> u32 {
+        let mut blocks = 0;
+        while node != NONE && self.nodes[node as usize].users == 1 {
+            let at = &self.nodes[node as usize];
+            (blocks, node) = (blocks + at.blocks, at.key.parent);
+        }
+        blocks
+    }
+
     /// Takes a node out of the cold ones.
     fn unlink(&mut self, node: u32) {
         let Node { colder, warmer, blocks, .. } = self.nodes[node as usize];

@@ -134,10 +134,17 @@ impl Pipeline {
             let group = kv::Group { prefix, prompt_tokens, domain, salt, members, answer_tokens };
             match self.kv.admit(&group) {
                 Ok(prefix) => break prefix,
-                Err(KvError::Full { .. }) => match self.preempt(from)? {
-                    Some(next) => from = next,
-                    None => return Ok(Some(Held::Blocks)),
-                },
+                Err(KvError::Full { what, need, available }) => {
+                    // Nobody gives blocks back for a request that would not fit all the same.
+                    let lacks = if what == "blocks" { need - available } else { 0 };
+                    if from == 0 && !self.may_preempt(lacks)? {
+                        return Ok(Some(Held::Blocks));
+                    }
+                    match self.preempt(from)? {
+                        Some(next) => from = next,
+                        None => return Ok(Some(Held::Blocks)),
+                    }
+                }
                 Err(error @ KvError::TooLarge { .. }) => {
                     return Err(RuntimeError::Request { request: number, reason: error.to_string() });
                 }

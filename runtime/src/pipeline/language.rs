@@ -243,6 +243,8 @@ struct Swap {
     returning: VecDeque<RolloutId>,
     /// How often one has given its blocks back.
     count: u64,
+    /// Of each prefix, holders that could give theirs back: to be counted in.
+    leaving: Vec<u32>,
 }
 
 impl Sequences {
@@ -310,6 +312,7 @@ impl Sequences {
                 row: options.longest_table() as usize,
                 returning: VecDeque::with_capacity(options.slots as usize),
                 count: 0,
+                leaving: vec![0; kv.config().prefixes as usize],
             }),
         };
         Ok(Some(Sequences {
@@ -553,35 +556,74 @@ impl Pipeline {
         self.swap().is_some_and(|swap| !swap.returning.is_empty())
     }
 
+    /// Entries of the table of the rollout in `slot` that are kept if it gives its blocks back, and the blocks of host memory that this takes; `None` if it
+    /// cannot.
+    fn preemptible(&self, slot: u32, free: u64) -> Result<Option<(u32, u64)>, RuntimeError> {
+        let id = self.lives.current(slot);
+        if self.lives.state(id) != Ok(State::RewardPending) {
+            return Ok(None);
+        }
+        let life = self.lives.get(id)?;
+        let made = self.groups[life.group as usize].prompt_tokens - 1 + life.produced;
+        let count = made.div_ceil(BLOCK_TOKENS);
+        if life.outcome.is_some() || life.parked || life.branch.is_released() {
+            return Ok(None);
+        }
+        let kept = (0..count).filter(|&place| !self.kv.is_overwritten(&life.branch, place, count));
+        let need = kept.count() as u64;
+        Ok((need <= free).then_some((count, need)))
+    }
+
+    /// Blocks of host memory that are free.
+    fn swap_room(&self) -> u64 {
+        self.swap().map_or(0, |swap| {
+            let ArenaCounts { capacity, in_use, .. } = swap.blocks.counts();
+            u64::from(capacity) - in_use
+        })
+    }
+
+    /// Whether the rollouts that wait for their verdicts can give back so many blocks.
+    #[cold]
+    pub(super) fn may_preempt(&mut self, wanted: u64) -> Result<bool, RuntimeError> {
+        if self.swap().is_none() || self.occupancy.of(State::RewardPending) == 0 {
+            return Ok(false);
+        }
+        let swap = self.language.as_mut().and_then(|sequences| sequences.swap.as_mut());
+        let mut leaving = swap.map(|swap| std::mem::take(&mut swap.leaving)).unwrap_or_default();
+        leaving.fill(0);
+        let (mut room, mut freed) = (self.swap_room(), 0);
+        for slot in 0..self.options.slots {
+            let Some((_, need)) = self.preemptible(slot, room)? else { continue };
+            room -= need;
+            let branch = &self.lives.get(self.lives.current(slot))?.branch;
+            let mut last = false;
+            if let Some(leaving) = branch.prefix_slot().and_then(|prefix| leaving.get_mut(prefix as usize)) {
+                *leaving += 1;
+                last = self.kv.are_all_holders(branch, *leaving);
+            }
+            freed += u64::from(self.kv.frees(branch, last)?);
+        }
+        if let Some(swap) = self.language.as_mut().and_then(|sequences| sequences.swap.as_mut()) {
+            swap.leaving = leaving;
+        }
+        Ok(freed >= wanted)
+    }
+
     /// Lets a rollout that waits for its verdict give its blocks back, from slot `from` on; says from which slot on to look next, `None` if there is
     /// none. What lies in the blocks goes to host memory (R26: it may go on under any other table).
     pub(super) fn preempt(&mut self, from: u32) -> Result<Option<u32>, RuntimeError> {
-        if self.swap().is_none() || self.occupancy.of(State::RewardPending) == 0 {
-            return Ok(None);
-        }
+        let room = self.swap_room();
         for slot in from..self.options.slots {
+            let Some((count, _)) = self.preemptible(slot, room)? else { continue };
             let id = self.lives.current(slot);
-            if self.lives.state(id) != Ok(State::RewardPending) {
-                continue;
-            }
             let Some(Sequences { language, regions, table, swap: Some(swap), .. }) = &mut self.language
             else {
                 break;
             };
             let life = self.lives.get_mut(id)?;
             let group = &self.groups[life.group as usize];
-            if life.outcome.is_some() || life.parked || life.branch.is_released() {
-                continue;
-            }
-            let made = group.prompt_tokens - 1 + life.produced;
-            let count = made.div_ceil(BLOCK_TOKENS);
             self.kv.table(&life.branch, table)?;
             let overwritten = |kv: &Prefixes, place| kv.is_overwritten(&life.branch, place, count);
-            let need = (0..count).filter(|&place| !overwritten(&self.kv, place)).count() as u64;
-            let ArenaCounts { capacity, in_use, .. } = swap.blocks.counts();
-            if need > u64::from(capacity) - in_use {
-                continue;
-            }
             let (bytes, arena) = (language.block_bytes as usize, &regions[group.region].arenas[0]);
             for (place, &block) in (0..count).zip(table.iter()) {
                 let row = &mut swap.rows[slot as usize * swap.row + place as usize];

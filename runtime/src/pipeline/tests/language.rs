@@ -314,6 +314,27 @@ fn r26_an_answer_with_a_cap_goes_on_in_other_blocks(#[case] cap: KvCap, #[case] 
     assert!(pipeline.preempted() > 10, "{} gave their blocks back", pipeline.preempted());
 }
 
+/// Nobody gives blocks back for a request that does not fit all the same: in each turn in which some do, a request is admitted.
+#[rstest]
+fn blocks_are_given_back_only_where_that_is_enough(#[values(1, 3)] group: u32) {
+    let options = Options { slots: 24, group, checkpoint: 5, ..Options::default() };
+    let mut setup = swapping_setup(options);
+    setup.requests.iter_mut().for_each(|request| request.prefix.clear());
+    let (mut pipeline, notes) = setup.pipeline();
+    let laid = lay(&setup.models, &pipeline).unwrap();
+    pipeline.publisher().publish_weights(1, laid.lay(1), PolicyMode::Wait).unwrap();
+    let (mut preempted, mut admitted, mut in_vain) = (0, 0, 0);
+    pipeline
+        .run(&mut Feed::new(&setup.requests), |pipeline| {
+            in_vain += u32::from(pipeline.preempted() > preempted && pipeline.admitted() == admitted);
+            (preempted, admitted) = (pipeline.preempted(), pipeline.admitted());
+            false
+        })
+        .unwrap();
+    assert_eq!(notes.take().len() as u32, 50 * group);
+    assert!(preempted > 5 && in_vain == 0, "{preempted} gave their blocks back, {in_vain} times in vain");
+}
+
 /// R19 to R21, R27: versions come while prompts are made and answers decoded. With KEEP both go on over the keys and values that they have; whose
 /// they are is known of each position.
 #[rstest]
