@@ -40,8 +40,8 @@ pub struct Terms {
 pub struct Draws {
     /// log2(e) / temperature with 20 fraction bits; 0 takes the most likely token.
     pub sharpness: u32,
-    /// Decides what is drawn, in the place of the seed and the rollout's id: member m draws by this number plus m. With 0 seed and
-    /// id decide.
+    /// Decides what is drawn, in the place of the seed and the rollout's id: member m draws by this number plus m, where 1 follows 2^64 - 1. With 0
+    /// seed and id decide.
     pub key: u64,
     /// Draws among the so many most likely tokens; 0: among all. This and what follows needs CAPABILITY.TRUNCATION.
     pub top_k: u32,
@@ -93,8 +93,11 @@ impl Draws {
     /// The key of a member.
     #[inline]
     pub(super) fn key_of(&self, member: u32) -> u64 {
-        // 0 would be no key.
-        if self.key == 0 { 0 } else { self.key.wrapping_add(member.into()).max(1) }
+        match self.key.overflowing_add(member.into()) {
+            _ if self.key == 0 => 0,
+            // 0 would be no key.
+            (key, wrapped) => key + u64::from(wrapped),
+        }
     }
 }
 
@@ -151,6 +154,16 @@ impl Source for Feed<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Members of a request draw by keys of their own, and none by 0, which is no key.
+    #[test]
+    fn members_have_keys_of_their_own() {
+        let keys = |key| [0, 1, 2, 3].map(|member| Draws { key, ..Draws::default() }.key_of(member));
+        assert_eq!(keys(0), [0; 4]);
+        assert_eq!(keys(7), [7, 8, 9, 10]);
+        assert_eq!(keys(u64::MAX - 1), [u64::MAX - 1, u64::MAX, 1, 2]);
+        assert_eq!(keys(u64::MAX), [u64::MAX, 1, 2, 3]);
+    }
 
     #[test]
     fn a_feed_gives_each_request_as_often_as_it_should() {
