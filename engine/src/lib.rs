@@ -177,20 +177,45 @@ impl RewardModel {
 
     /// The score of `tokens`, Q16.16.
     pub fn score(self, tokens: impl IntoIterator<Item = u32>, ranges: &Ranges) -> i32 {
-        let mut digest = Digest::EMPTY;
-        let mut hits = 0u32;
-        for token in tokens {
-            match self {
-                Self::Digest => digest.push(token),
-                Self::Ranges => {
-                    hits += u32::from(ranges.iter().any(|&(lo, hi)| (lo..=hi).contains(&token)));
-                }
+        let mut scoring = self.begin();
+        tokens.into_iter().for_each(|token| scoring.push(token, ranges));
+        scoring.score()
+    }
+
+    /// The same, token by token.
+    #[inline]
+    pub const fn begin(self) -> Scoring {
+        Scoring { model: self, digest: Digest::EMPTY, hits: 0 }
+    }
+}
+
+/// What a reward model has seen so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scoring {
+    model: RewardModel,
+    digest: Digest,
+    hits: u32,
+}
+
+impl Scoring {
+    /// Takes the next token.
+    #[inline]
+    pub fn push(&mut self, token: u32, ranges: &Ranges) {
+        match self.model {
+            RewardModel::Digest => self.digest.push(token),
+            RewardModel::Ranges => {
+                self.hits += u32::from(ranges.iter().any(|&(lo, hi)| (lo..=hi).contains(&token)));
             }
         }
-        match self {
-            Self::Digest => digest.score(),
-            Self::Ranges if hits < 1 << 15 => (hits << 16) as i32,
-            Self::Ranges => i32::MAX,
+    }
+
+    /// The score of all of them, Q16.16.
+    #[inline]
+    pub const fn score(self) -> i32 {
+        match self.model {
+            RewardModel::Digest => self.digest.score(),
+            RewardModel::Ranges if self.hits < 1 << 15 => (self.hits << 16) as i32,
+            RewardModel::Ranges => i32::MAX,
         }
     }
 }

@@ -14,7 +14,7 @@ use doorbell_contract::{
     CompletionFlags, Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, HwEvent, HwPolicy,
     MEMBER_NONE, Opcode, PolicyMode, QueueCounter, SlotState, Status,
 };
-use doorbell_engine::{Engine, RewardModel};
+use doorbell_engine::{Engine, RewardModel, Scoring};
 use doorbell_host::memory::BusFault;
 use doorbell_host::queue::{COMPLETION_WORDS, DESC_WORDS};
 use doorbell_host::registers::{EventWrite, Life, Message, Registers, Session};
@@ -43,14 +43,17 @@ pub(super) enum Running {
     Decode(Decode),
     /// A PREFILL of engine 1, and the policy slot of its version.
     Prefill(Box<Sequence>, usize),
+    /// A REWARD, and how many tokens it has read.
+    Reward(Scoring, u32),
 }
 
 impl Running {
-    /// The policy slot of its version.
-    pub(super) fn slot(&self) -> usize {
+    /// The policy slot of its version, if it has one.
+    pub(super) fn slot(&self) -> Option<usize> {
         match self {
-            Self::Decode(decode) => decode.slot,
-            Self::Prefill(_, slot) => *slot,
+            Self::Decode(decode) => Some(decode.slot),
+            Self::Prefill(_, slot) => Some(*slot),
+            Self::Reward(..) => None,
         }
     }
 }
@@ -145,6 +148,7 @@ impl Execution<'_> {
         match self.lane.running.take() {
             Some(Running::Decode(decode)) => self.decode(decode, budget, stop_waits),
             Some(Running::Prefill(sequence, slot)) => self.fill(sequence, slot, budget),
+            Some(Running::Reward(scoring, read)) => self.score(scoring, read, budget),
             None => self.next(budget),
         }
     }
@@ -181,7 +185,7 @@ impl Execution<'_> {
                 Outcome::plain(Status::Stopped)
             }
             Ok(Opcode::Nop) => Outcome::plain(Status::Done),
-            Ok(Opcode::Reward) => self.reward(),
+            Ok(Opcode::Reward) => return self.reward(budget),
             Ok(Opcode::Policy) => self.publish(),
         })
     }
@@ -323,25 +327,35 @@ impl Execution<'_> {
     }
 
     /// Scores tokens that lie in memory.
-    fn reward(&mut self) -> Outcome {
+    fn reward(&mut self, budget: &mut u32) -> Option<Outcome> {
         let desc = &self.lane.desc;
-        let model = RewardModel::of(desc.reward_model_id);
-        let Some((session, model)) = self.registers.queue(self.queue).session.as_ref().zip(model) else {
-            return Outcome::rejected(ErrorCode::BadModel);
+        let Some(model) = RewardModel::of(desc.reward_model_id) else {
+            return Some(Outcome::rejected(ErrorCode::BadModel));
         };
-        let start = session.token_base.wrapping_add(desc.delta_offset);
-        // One by one: whoever counts the allocations of his thread gives the model its time there.
-        let mut fault = None;
-        let tokens = (0..u64::from(desc.max_tokens)).map_while(|k| {
-            let read = self.bus.read_u32(start.wrapping_add(4 * k));
-            read.map_err(|error| fault = Some(error)).ok()
-        });
-        let score = model.score(tokens, &session.ranges);
         self.tables.read_beats += lines(desc.delta_offset, 0, desc.max_tokens);
-        match fault {
-            None => Outcome { result: score as u32, ..Outcome::plain(Status::Scored) },
-            Some(BusFault) => self.unreadable(),
+        self.score(model.begin(), 0, budget)
+    }
+
+    /// Goes on with a REWARD that has `read` so many tokens, as far as `budget` allows; `None` if it has not ended.
+    fn score(&mut self, mut scoring: Scoring, mut read: u32, budget: &mut u32) -> Option<Outcome> {
+        let session = self.registers.queue(self.queue).session.as_ref()?;
+        let desc = &self.lane.desc;
+        let start = session.token_base.wrapping_add(desc.delta_offset);
+        let most = (desc.max_tokens - read).min((*budget).max(1));
+        // One by one: whoever counts the allocations of his thread gives the model its time there.
+        for _ in 0..most {
+            match self.bus.read_u32(start.wrapping_add(4 * u64::from(read))) {
+                Ok(token) => scoring.push(token, &session.ranges),
+                Err(BusFault) => return Some(self.unreadable()),
+            }
+            read += 1;
         }
+        *budget = budget.saturating_sub(most);
+        if read < desc.max_tokens {
+            self.lane.running = Some(Running::Reward(scoring, read));
+            return None;
+        }
+        Some(Outcome { result: scoring.score() as u32, ..Outcome::plain(Status::Scored) })
     }
 
     /// What a descriptor wants to read is not there.

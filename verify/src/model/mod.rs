@@ -195,7 +195,9 @@ impl ModelPlatform {
                 // R24: a dead one keeps no version.
                 (Some(_), Some(_)) if self.registers.queue(queue).is_dead() => {}
                 (Some(session), Some(running)) => {
-                    self.tables.users[usize::from(session.function)][running.slot()] += 1
+                    if let Some(slot) = running.slot() {
+                        self.tables.users[usize::from(session.function)][slot] += 1;
+                    }
                 }
                 (Some(_), None) => {}
             }
@@ -343,8 +345,9 @@ fn await_answers(bus: &Bus, registers: &mut Registers, lanes: &mut [Lane], table
         awaited.age = awaited.age.saturating_add(1);
         if awaited.timeout != 0 && awaited.age >= awaited.timeout && !own.is_dead() {
             own.die();
-            if let (Some(session), Some(running)) = (&own.session, &lane.running) {
-                tables.users[usize::from(session.function)][running.slot()] -= 1;
+            if let (Some(session), Some(slot)) = (&own.session, lane.running.as_ref().and_then(execution::Running::slot))
+            {
+                tables.users[usize::from(session.function)][slot] -= 1;
             }
             tell_faults(bus, registers, queue);
         }
