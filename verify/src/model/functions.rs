@@ -104,9 +104,11 @@ impl FunctionMemory for ModelPlatform {
 
     fn unmap_range(&mut self, function: u8, address: u64, bytes: u64) {
         let last = address.saturating_add(bytes.saturating_sub(1));
-        self.functions()
-            .ranges
-            .retain(|&(owner, start), _| owner != function || start < address || start > last);
+        let ranges = &mut self.functions().ranges;
+        // One at a time: a function may have 65,536, and each is taken back by itself.
+        while let Some((&place, _)) = ranges.range((function, address)..=(function, last)).next() {
+            ranges.remove(&place);
+        }
     }
 
     fn set_bus_master(&mut self, function: u8, may: bool) {
