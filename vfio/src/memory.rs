@@ -4,7 +4,8 @@
 //! whatever the number of its ranges: a guest behind an IOMMU gives single pages, and a process may have 65,530 mappings.
 //!
 //! Only a memfd that is sealed against shrinking is taken. The pages of any other file may go away, and touching what has gone ends
-//! the process that touches it (SIGBUS).
+//! the process that touches it (SIGBUS). A memfd of huge pages is not taken either: its pages come from a pool that may be empty when
+//! one is touched, with the same end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Weak};
 use doorbell_host::SharedMemory;
 use doorbell_host::memory::PAGE;
 use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 
 use crate::protocol::dma;
 use crate::refusal::Refusal;
@@ -24,6 +25,9 @@ use crate::refusal::Refusal;
 pub const MAX_RANGES: usize = 1 << 16;
 /// Files that a function has mapped at a time, at most.
 pub const MAX_FILES: usize = 64;
+/// Bytes of all of them together, at most. A file may be far longer than what it holds, and a process has 128 TiB of addresses: one
+/// client could take all, and the server would have no memory of its own.
+pub const MAX_BYTES: u64 = 1 << 40;
 
 /// A file that is mapped as long as a range of it is.
 #[derive(Debug)]
@@ -107,6 +111,10 @@ impl Ranges {
         if !sealed {
             return Err(Refusal::MapNotSealed);
         }
+        // TMPFS_MAGIC: a memfd of huge pages lies in another file system.
+        if fstatfs(&file).map_err(|_| Refusal::MapFailed)?.f_type != 0x0102_1994 {
+            return Err(Refusal::MapHugePages);
+        }
         let stat = fstat(&file).map_err(|_| Refusal::MapFailed)?;
         let (known, bytes) = ((stat.st_dev, stat.st_ino), u64::try_from(stat.st_size).unwrap_or(0));
         if end > bytes {
@@ -119,6 +127,10 @@ impl Ranges {
         }
         if self.files.len() >= MAX_FILES {
             return Err(Refusal::TooManyFiles);
+        }
+        let before: u64 = self.files.iter().map(|mapped| mapped.bytes).sum();
+        if bytes > MAX_BYTES - before {
+            return Err(Refusal::TooManyBytes);
         }
         let len = usize::try_from(bytes).map_err(|_| Refusal::MapFailed)?;
         // The host has the pages; this end reserves none.
@@ -293,6 +305,38 @@ mod tests {
         drop(held);
         ranges.ranges.extend((1000..1000 + MAX_RANGES as u64).map(|k| (page(k), page(1))));
         assert_eq!(ranges.map(next, Some(sealed(1).into())).err(), Some(Refusal::TooManyRanges));
+    }
+
+    /// Sparse files hold nothing, and take addresses.
+    #[test]
+    fn no_function_takes_all_addresses_of_the_process() {
+        let sparse = |bytes: u64| {
+            let file = memfd_create("sparse", MemfdFlags::ALLOW_SEALING).unwrap();
+            rustix::fs::ftruncate(&file, bytes).unwrap();
+            fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+            file
+        };
+        let mut ranges = Ranges::default();
+        let one = asked(0, 0, page(1));
+        assert_eq!(ranges.map(one, Some(sparse(MAX_BYTES + page(1)))).err(), Some(Refusal::TooManyBytes));
+        let held = ranges.map(one, Some(sparse(MAX_BYTES))).unwrap();
+        let next = asked(0, page(1), page(1));
+        assert_eq!(ranges.map(next, Some(sparse(page(1)))).err(), Some(Refusal::TooManyBytes));
+        drop(held);
+        assert!(ranges.map(next, Some(sparse(page(1)))).is_ok(), "what was given back counts no more");
+    }
+
+    #[test]
+    fn huge_pages_that_may_be_missing_are_refused() {
+        let huge = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        let Ok(file) = memfd_create("huge", huge) else {
+            println!("not run: the system has no files of huge pages");
+            return;
+        };
+        rustix::fs::ftruncate(&file, 2 << 20).unwrap();
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        let refused = Ranges::default().map(asked(0, 0, page(1)), Some(file)).err();
+        assert_eq!(refused, Some(Refusal::MapHugePages));
     }
 
     #[test]

@@ -81,6 +81,10 @@ refusals! {
     MapWithoutDescriptor = "a DMA range to be written that brings no file descriptor", BADF, stays;
     /// Memory that could be taken away while it is used.
     MapNotSealed = "DMA memory that is no memfd sealed with F_SEAL_SHRINK", PERM, stays;
+    /// Memory whose pages may be missing when they are touched.
+    MapHugePages = "DMA memory of huge pages, which the system may not have when they are touched", NOTSUP, stays;
+    /// More memory than a function may have.
+    TooManyBytes = "more DMA memory than the 1 TiB that a function may have", NOSPC, stays;
     /// More ranges than a function has.
     TooManyRanges = "more DMA ranges than a function has", NOSPC, stays;
     /// More files than a function has mapped.
