@@ -34,14 +34,31 @@ pub struct VfioUser {
     interrupt: Interrupt,
     key: SharedDevice,
     memory: Option<SharedMemory>,
+    /// Whether each write waits for its answer.
+    waits: bool,
 }
 
 impl VfioUser {
     /// Connects to the server at `socket`, which is the function's only client then.
     ///
+    /// Writes of DOORBELL, CQ_HEAD and ARM are posted, as on PCI Express: nobody waits for them, and of one that the device refuses
+    /// nobody is told (docs/contract.md, posted writes). All others are answered.
+    ///
     /// # Errors
     /// `Unavailable` with the reason.
     pub fn open(socket: &Path) -> Result<Self, DeviceError> {
+        Self::connect(socket, false)
+    }
+
+    /// The same, and every write is answered: one that the device refuses is `WriteRefused`, as of a device in the same process.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_answered(socket: &Path) -> Result<Self, DeviceError> {
+        Self::connect(socket, true)
+    }
+
+    fn connect(socket: &Path, waits: bool) -> Result<Self, DeviceError> {
         let name = format!("vfio-user:{}", socket.display());
         let unavailable = |reason: String| DeviceError::Unavailable { device: name.clone(), reason };
         let stream = UnixStream::connect(socket).map_err(|error| {
@@ -54,7 +71,7 @@ impl VfioUser {
         timeouts.map_err(|error| unavailable(error.to_string()))?;
         let interrupt = Interrupt::new().map_err(|error| unavailable(format!("no eventfd: {error}")))?;
         let key = SharedDevice::next();
-        let mut platform = Self { name: name.clone(), stream, id: 0, interrupt, key, memory: None };
+        let mut platform = Self { name: name.clone(), stream, id: 0, interrupt, key, memory: None, waits };
         platform.start()?;
         Ok(platform)
     }
@@ -93,17 +110,7 @@ impl VfioUser {
         files: &[BorrowedFd<'_>],
     ) -> io::Result<Result<Vec<u8>, io::Error>> {
         self.id = self.id.wrapping_add(1);
-        let message = [&Header::command(self.id, command, body.len()).encode()[..], body].concat();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        // Messages are far smaller than what a socket holds.
-        let sent = sendmsg(&self.stream, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL)?;
-        if sent != message.len() {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
+        self.send(&Header::command(self.id, command, body.len()), body, files)?;
         let mut reply = [0; protocol::MAX_MESSAGE];
         let mut got = 0;
         let mut size = HEADER;
@@ -129,6 +136,21 @@ impl VfioUser {
             Some(errno) => Err(io::Error::from_raw_os_error(errno as i32)),
             None => Ok(reply[HEADER..size].to_vec()),
         })
+    }
+
+    fn send(&mut self, header: &Header, body: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let message = [&header.encode()[..], body].concat();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // A socket takes a message of this size whole. One that is full of posted writes is waited for.
+        let sent = sendmsg(&self.stream, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL)?;
+        if sent != message.len() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        Ok(())
     }
 
     fn lost(&self, error: &io::Error) -> DeviceError {
@@ -196,6 +218,11 @@ impl Platform for VfioUser {
         body[..8].copy_from_slice(&offset.to_le_bytes());
         body[12] = 4;
         body[16..].copy_from_slice(&value.to_le_bytes());
+        if !self.waits && matches!(register, Register::Doorbell | Register::CqHead | Register::Arm) {
+            self.id = self.id.wrapping_add(1);
+            let header = Header::posted(self.id, command::REGION_WRITE, body.len());
+            return self.send(&header, &body, &[]).map_err(|error| self.lost(&error));
+        }
         match self.exchange(command::REGION_WRITE, &body, &[]) {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => Err(DeviceError::WriteRefused { device: self.name.clone(), register, value }),

@@ -107,6 +107,11 @@ impl Header {
         Self { id, command, size: (HEADER + body) as u32, flags: 0, error: 0 }
     }
 
+    /// The same of a command that is not answered, as a write on PCI is not.
+    pub fn posted(id: u16, command: u16, body: usize) -> Self {
+        Self { flags: FLAG_NO_REPLY, ..Self::command(id, command, body) }
+    }
+
     /// Whether whoever asks wants a reply.
     pub fn wants_reply(&self) -> bool {
         self.flags & FLAG_NO_REPLY == 0

@@ -120,7 +120,7 @@ impl Owner {
     pub fn connect(socket: &Path, page0: Page0) -> Result<Self, DeviceError> {
         let deadline = Instant::now() + Duration::from_secs(5);
         let client = loop {
-            match VfioUser::open(socket) {
+            match VfioUser::open_answered(socket) {
                 Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
                 opened => break opened?,
             }
