@@ -5,13 +5,21 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::fcntl_get_seals;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
 };
 
+use crate::closing::Closing;
 use crate::protocol::{HEADER, Header, MAX_DESCRIPTORS, MAX_MESSAGE};
 use crate::refusal::Refusal;
+use crate::vectors::is_any_eventfd;
+
+/// File descriptors that the system hands over at once, at most (SCM_MAX_FD). With room for fewer it would close the others itself, on
+/// the server's thread.
+const MOST_DESCRIPTORS: usize = 253;
 
 /// A message: its header, its body, and the file descriptors that it brought.
 pub(crate) type Message = (Header, Vec<u8>, Vec<OwnedFd>);
@@ -35,6 +43,9 @@ pub(crate) struct Connection {
     /// File descriptors by the place of the last byte of what they came with: they belong to the message that has it.
     files: Vec<(u64, OwnedFd)>,
     output: Vec<u8>,
+    closing: Closing,
+    /// Stands for each file that no message takes, and that was closed when it came: it is refused in its place.
+    stand_in: OwnedFd,
     /// Whether the version was agreed on.
     pub agreed: bool,
     /// Whether the client wants to be told which accesses of registers are refused.
@@ -46,9 +57,13 @@ pub(crate) struct Connection {
 impl Connection {
     /// # Errors
     /// The system's.
-    pub fn new(stream: UnixStream) -> io::Result<Self> {
+    pub fn new(stream: UnixStream, closing: Closing) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
+        // An eventfd that blocks is no trigger, and no memory.
+        let stand_in = eventfd(0, EventfdFlags::CLOEXEC)?;
         Ok(Self {
+            closing,
+            stand_in,
             stream,
             input: Vec::new(),
             taken: 0,
@@ -111,7 +126,7 @@ impl Connection {
 
     /// Reads what is there, at most one message's worth; how much it was.
     fn receive(&mut self) -> Result<usize, Result<Errno, Refusal>> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = [0; MAX_MESSAGE];
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -119,16 +134,38 @@ impl Connection {
             recvmsg(&self.stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags).map_err(Ok)?;
         self.input.extend_from_slice(&bytes[..got.bytes]);
         let last = self.taken + self.input.len() as u64 - 1;
+        let mut floods = got.flags.contains(ReturnFlags::CTRUNC);
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(files) = message {
-                self.files.extend(files.map(|file| (last, file)));
+                for file in files {
+                    match self.sift(file) {
+                        Ok(file) => self.files.push((last, file)),
+                        Err(_) => floods = true,
+                    }
+                }
             }
         }
-        // The system has closed those for which there was no room.
-        if self.files.len() > MAX_DESCRIPTORS || got.flags.contains(ReturnFlags::CTRUNC) {
+        // Where this process may have no more files, the system has closed some.
+        if self.files.len() > MAX_DESCRIPTORS || floods {
             return Err(Err(Refusal::DescriptorFlood));
         }
         Ok(got.bytes)
+    }
+
+    /// A file that some message takes, memory or an eventfd, whose closing takes no time; any other one is closed elsewhere, and at once: it
+    /// may be the client's own end of this connection, which would never end.
+    fn sift(&self, file: OwnedFd) -> Result<OwnedFd, Errno> {
+        if fcntl_get_seals(&file).is_ok() || is_any_eventfd(&file) {
+            return Ok(file);
+        }
+        self.closing.close(1, file);
+        self.stand_in.try_clone().map_err(|_| Errno::MFILE)
+    }
+
+    /// Ends it. What has come and was not read may hold files, too.
+    pub fn close(self) {
+        let closing = self.closing.clone();
+        closing.close(1 + self.files.len(), (self.stream, self.files));
     }
 
     /// Sends a reply, or keeps what does not go now; false: the client has gone.

@@ -16,6 +16,7 @@ use doorbell_host::ports::is_idle;
 use doorbell_host::{DeviceError, Division, FunctionMemory, Platform};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::closing::Closing;
 use crate::connection::{Connection, Next};
 use crate::function::{Answer, Function};
 use crate::protocol::{self, Header, Request};
@@ -27,6 +28,8 @@ use crate::watched::Watched;
 const QUANTUM: usize = 16;
 /// How long a server with nothing to do sleeps before it looks whether it is to end.
 const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// The same while it waits for files to be closed.
+const SHORT_REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// Where messages of the device seem to go: nobody is there, because they become eventfds.
 const MESSAGE_ADDRESS: u32 = 0xFEE0_0000;
 
@@ -88,6 +91,7 @@ struct Seat {
     path: PathBuf,
     listener: UnixListener,
     connection: Option<Connection>,
+    closing: Closing,
 }
 
 /// The socket's file goes with it.
@@ -126,7 +130,7 @@ impl<D: FunctionMemory> Server<D> {
         let seats = sockets.iter().zip(views).zip(&tallies).map(|((path, view), tally)| {
             let listener = listen(path)?;
             let function = Function::new(view, tally.clone());
-            Ok(Seat { function, path: path.clone(), listener, connection: None })
+            Ok(Seat { function, path: path.clone(), listener, connection: None, closing: Closing::new() })
         });
         let seats = seats.collect::<Result<_, ServeError>>()?;
         Ok(Self { device, seats, tallies, stirred: false, busy: false, idle: true })
@@ -160,14 +164,15 @@ impl<D: FunctionMemory> Server<D> {
         let ready = self.wait(sleeps);
         for place in 0..self.seats.len() {
             let [comes, reads, writes] = ready.get(place).copied().unwrap_or([false; 3]);
-            if comes {
-                self.accept(place, log);
-            }
             let seat = &mut self.seats[place];
             if writes && seat.connection.as_mut().is_some_and(|connection| !connection.flush()) {
                 self.end(place, None, log)?;
             } else if reads || seat.has_work() {
                 self.serve(place, log)?;
+            }
+            // A client that has gone makes room for the next one.
+            if comes {
+                self.accept(place, log);
             }
         }
         self.busy = self.works()?;
@@ -204,39 +209,51 @@ impl<D: FunctionMemory> Server<D> {
     /// Which sockets have somebody who comes, something to read, room to write.
     fn wait(&self, sleeps: bool) -> Vec<[bool; 3]> {
         let mut fds = vec![];
-        for seat in &self.seats {
+        // Asked once: a file may be closed meanwhile. What is quiet is not looked at, as an end that nobody reads would be told at once.
+        let quiet: Vec<bool> = self.seats.iter().map(Seat::is_quiet).collect();
+        for (seat, _) in self.seats.iter().zip(&quiet).filter(|(_, quiet)| !**quiet) {
             fds.push(PollFd::new(&seat.listener, PollFlags::IN));
             if let Some(connection) = &seat.connection {
-                let blocked = connection.is_blocked();
-                let quiet = seat.function.is_resetting();
-                let wanted = if blocked { PollFlags::OUT } else { PollFlags::IN };
-                fds.push(PollFd::new(connection.stream(), if quiet { PollFlags::empty() } else { wanted }));
+                let wanted = if connection.is_blocked() { PollFlags::OUT } else { PollFlags::IN };
+                fds.push(PollFd::new(connection.stream(), wanted));
             }
         }
-        let rest = if sleeps { REST } else { Timespec { tv_sec: 0, tv_nsec: 0 } };
+        let rest = match sleeps {
+            true if self.seats.iter().any(|seat| seat.closing.is_pending()) => SHORT_REST,
+            true => REST,
+            false => Timespec { tv_sec: 0, tv_nsec: 0 },
+        };
         if poll(&mut fds, Some(&rest)).is_err() {
             return vec![];
         }
         let mut events = fds.iter().map(PollFd::revents);
-        let of = |seat: &Seat| {
+        let of = |(seat, quiet): (&Seat, &bool)| {
+            if *quiet {
+                return [false; 3];
+            }
             let comes = events.next().is_some_and(|event| !event.is_empty());
             let event = seat.connection.as_ref().and_then(|_| events.next()).unwrap_or(PollFlags::empty());
             // One that has hung up is read, which tells.
             let reads = event.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR);
             [comes, reads, event.contains(PollFlags::OUT)]
         };
-        self.seats.iter().map(of).collect()
+        self.seats.iter().zip(&quiet).map(of).collect()
     }
 
     fn accept(&mut self, place: usize, log: &mut impl FnMut(Notice)) {
         let seat = &mut self.seats[place];
-        let Ok((stream, _)) = seat.listener.accept() else { return };
-        if seat.connection.is_some() || seat.function.is_resetting() {
-            // It finds its socket closed.
-            seat.function.tally().note_refusal(Refusal::Busy);
+        // Whoever comes while the function is reset waits for its end.
+        if seat.is_quiet() {
             return;
         }
-        if let Ok(connection) = Connection::new(stream) {
+        let Ok((stream, _)) = seat.listener.accept() else { return };
+        if seat.connection.is_some() {
+            // It finds its socket closed.
+            seat.function.tally().note_refusal(Refusal::Busy);
+            seat.closing.close(1, stream);
+            return;
+        }
+        if let Ok(connection) = Connection::new(stream, seat.closing.clone()) {
             seat.connection = Some(connection);
             seat.function.tally().note_client();
             log(Notice::Came { function: place as u8 });
@@ -247,10 +264,10 @@ impl<D: FunctionMemory> Server<D> {
     fn serve(&mut self, place: usize, log: &mut impl FnMut(Notice)) -> Result<(), ServeError> {
         for _ in 0..QUANTUM {
             let Self { device, seats, .. } = self;
-            let Seat { function, connection: Some(connection), .. } = &mut seats[place] else {
+            let Seat { function, connection: Some(connection), closing, .. } = &mut seats[place] else {
                 return Ok(());
             };
-            if connection.is_blocked() || function.is_resetting() {
+            if connection.is_blocked() || function.is_resetting() || closing.is_full() {
                 return Ok(());
             }
             match connection.next() {
@@ -290,7 +307,9 @@ impl<D: FunctionMemory> Server<D> {
         if let Some(refusal) = refusal {
             seat.function.tally().note_refusal(refusal);
         }
-        seat.connection = None;
+        if let Some(connection) = seat.connection.take() {
+            connection.close();
+        }
         seat.function.begin_reset(device, true)?;
         log(Notice::Gone { function: place as u8, refusal });
         Ok(())
@@ -318,8 +337,13 @@ impl<D: FunctionMemory> Server<D> {
 impl Seat {
     /// Whether a message has come that was not served.
     fn has_work(&self) -> bool {
-        let Self { function, connection: Some(connection), .. } = self else { return false };
-        !function.is_resetting() && !connection.is_blocked() && connection.has_message()
+        let Some(connection) = &self.connection else { return false };
+        !self.is_quiet() && !connection.is_blocked() && connection.has_message()
+    }
+
+    /// Whether nothing is taken from its socket now: the function is being reset, or too much of what its clients sent is not closed yet.
+    fn is_quiet(&self) -> bool {
+        self.function.is_resetting() || self.closing.is_full()
     }
 }
 

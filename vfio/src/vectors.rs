@@ -133,9 +133,14 @@ impl Vectors {
 
 /// Whether it is an eventfd that no write to it can block.
 fn is_eventfd(fd: &OwnedFd) -> bool {
+    is_any_eventfd(fd) && never_blocks(fd)
+}
+
+/// Whether it is an eventfd.
+pub(crate) fn is_any_eventfd(fd: &OwnedFd) -> bool {
     let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd));
     let kind = rustix::fs::readlink(link, vec![]);
-    kind.is_ok_and(|kind| kind.as_bytes().starts_with(b"anon_inode:[eventfd")) && never_blocks(fd)
+    kind.is_ok_and(|kind| kind.as_bytes().starts_with(b"anon_inode:[eventfd"))
 }
 
 fn never_blocks(fd: &OwnedFd) -> bool {

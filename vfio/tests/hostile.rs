@@ -6,17 +6,17 @@ use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use doorbell_contract::Register;
-use doorbell_host::memory::PAGE;
+use doorbell_contract::{HwDesc, Place, Register, SqKey, State};
+use doorbell_host::memory::{PAGE, SIMULATED_BUS_ADDRESS};
 use doorbell_host::{Device, Driver};
 use doorbell_trace::Generator;
 use doorbell_verify::ModelPlatform;
 use doorbell_verify::compare::compare;
 use doorbell_verify::replay::{ReplayOptions, ReplayPlan};
 use doorbell_vfio::memory::shared;
-use doorbell_vfio::protocol::{self, Header, command, irq};
+use doorbell_vfio::protocol::{self, Header, command, dma, irq};
 use doorbell_vfio::{Refusal, VfioUser};
 use rstest::rstest;
 
@@ -195,6 +195,121 @@ fn half_messages_and_clients_that_do_not_read_hold_up_nobody() {
         drop(raw);
         Raw::connect(&served, 1);
     });
+    served.end();
+}
+
+/// A TCP socket whose close takes as long as its other end, which reads nothing, lets it: 30 s at most.
+fn lingering() -> (std::net::TcpStream, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    while (&ours).write(&[0; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&ours, Some(Duration::from_secs(30))).unwrap();
+    (ours, theirs)
+}
+
+/// A file whose close takes long, with a message that takes none, in a flood, and with half a message of a client that goes: the neighbour is
+/// served all the while.
+#[rstest]
+fn a_file_that_does_not_close_holds_up_nobody(#[values("unwanted", "a flood", "its client goes")] how: &str) {
+    let served = Served::new(common::model(2), 2);
+    let mut neighbour = Raw::connect(&served, 0);
+    neighbour.enable();
+    let mut raw = Raw::connect(&served, 1);
+    let (ours, theirs) = lingering();
+    let message = [&Header::command(1, command::GET_INFO, 16).encode()[..], &[0; 16]].concat();
+    let files = vec![ours.as_fd(); if how == "a flood" { 200 } else { 1 }];
+    // The server's copy is the last one when it is closed: a whole message comes only once this one has gone.
+    raw.send_with(&message[..8], &files);
+    drop(files);
+    std::thread::sleep(Duration::from_millis(50));
+    let closes = std::thread::spawn(move || drop(ours));
+    if how == "unwanted" {
+        raw.0.write_all(&message[8..]).unwrap();
+        assert_eq!(raw.reply().map(|(errno, _)| errno), Some(errno(Refusal::UnwantedDescriptors)));
+    }
+    drop(raw);
+    let start = Instant::now();
+    let mut reads = 0;
+    while start.elapsed() < Duration::from_millis(200) {
+        neighbour.read_register(Register::Id, Place::FIRST);
+        reads += 1;
+    }
+    assert!(start.elapsed() < Duration::from_secs(3), "{reads} reads took {:?}", start.elapsed());
+    drop(theirs);
+    closes.join().unwrap();
+    Raw::connect(&served, 1);
+    served.end();
+}
+
+/// One descriptor that reads 4 GiB: the device comes to it in pieces, and answers others between them.
+#[rstest]
+fn a_reward_of_everything_holds_up_nobody(#[values("model", "rtl")] kind: &str) {
+    const TOKENS: u32 = (1 << 30) - (1 << 16);
+    let served = match kind {
+        "model" => Served::new(common::model(2), 2),
+        _ => Served::new(common::rtl(2), 2),
+    };
+    let mut neighbour = Raw::connect(&served, 0);
+    neighbour.enable();
+    let mut raw = Raw::connect(&served, 1);
+    raw.enable();
+    let base = SIMULATED_BUS_ADDRESS;
+    // Nothing of it is there before it is read.
+    let memory = raw.map(4 << 30, base, dma::READ | dma::WRITE);
+    let own = Place::FIRST;
+    for (low, high, at) in [
+        (Register::SqBaseLo, Register::SqBaseHi, base),
+        (Register::CqBaseLo, Register::CqBaseHi, base + 4096),
+        (Register::TokenBaseLo, Register::TokenBaseHi, base + 8192),
+    ] {
+        raw.write_register(low, own, at as u32);
+        raw.write_register(high, own, (at >> 32) as u32);
+    }
+    for (register, value) in [
+        (Register::SqSize, 8),
+        (Register::CqSize, 8),
+        (Register::TokenSizeLo, TOKENS * 4),
+        (Register::LengthLimit, TOKENS),
+        (Register::Control, 1),
+    ] {
+        raw.write_register(register, own, value);
+    }
+    let desc = HwDesc::reward(0, 0, TOKENS).seal(&SqKey::new(0), 0);
+    memory.slots::<8>(0, 8).unwrap().store(0, bytemuck::cast(desc));
+    raw.write_register(Register::Doorbell, own, 1);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(100) {
+        neighbour.read_register(Register::Id, own);
+    }
+    assert!(start.elapsed() < Duration::from_secs(3), "a register took {:?}", start.elapsed());
+    let state = raw.read_register(Register::State, own);
+    assert_eq!(state & (State::ACTIVE | State::IDLE).bits(), State::ACTIVE.bits(), "it is not read to its end");
+    served.end();
+}
+
+/// A client whose own end of the connection waits in the server with half a message: it goes all the same, and the next one is served.
+#[test]
+fn a_client_that_sends_its_own_socket_does_not_keep_its_function() {
+    let served = Served::new(common::model(1), 1);
+    let raw = Raw::connect(&served, 0);
+    raw.send_with(&[1, 0, 4], &[raw.0.as_fd()]);
+    drop(raw);
+    Raw::connect(&served, 0);
+    served.end();
+}
+
+/// Whoever comes while the function is reset after its last client waits for that, and is served.
+#[test]
+fn the_next_client_need_not_ask_twice() {
+    let served = Served::new(common::rtl(1), 1);
+    for round in 0..50 {
+        if let Err(error) = VfioUser::open(served.socket(0)) {
+            panic!("client {round} was sent away: {error}");
+        }
+    }
+    assert_eq!(served.tallies[0].refused(Refusal::Busy), 0);
     served.end();
 }
 

@@ -58,12 +58,16 @@ impl Raw {
         body: &[u8],
         files: &[std::os::fd::BorrowedFd<'_>],
     ) -> Option<u32> {
-        let bytes = [&Header::command(7, command, body.len()).encode()[..], body].concat();
+        self.send_with(&[&Header::command(7, command, body.len()).encode()[..], body].concat(), files);
+        Some(self.reply()?.0)
+    }
+
+    /// Sends bytes, which need not be a message, with files.
+    pub fn send_with(&self, bytes: &[u8], files: &[std::os::fd::BorrowedFd<'_>]) {
         let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(control.push(SendAncillaryMessage::ScmRights(files)));
-        sendmsg(&self.0, &[std::io::IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
-        Some(self.reply()?.0)
+        sendmsg(&self.0, &[std::io::IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
     }
 
     pub fn map(&mut self, bytes: usize, address: u64, flags: u32) -> SharedMemory {
