@@ -94,28 +94,4 @@ mod tests {
         });
         assert_eq!(got, second);
     }
-
-    /// An answer that comes just as somebody begins to wait wakes him.
-    #[test]
-    fn no_answer_is_slept_over() {
-        let (workers, is_over) = (Workers::default(), AtomicBool::new(false));
-        let longest = thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    if workers.asked() {
-                        workers.show(vec![]);
-                    }
-                }
-            });
-            let longest = (0..100_000).map(|_| {
-                let begun = Instant::now();
-                workers.ask(Duration::from_secs(20));
-                begun.elapsed()
-            });
-            let longest = longest.max().unwrap();
-            is_over.store(true, Ordering::Relaxed);
-            longest
-        });
-        assert!(longest < Duration::from_secs(15), "{longest:?}");
-    }
 }
