@@ -89,11 +89,9 @@ pub struct GpuOptions {
     pub phases: bool,
 }
 
-/// Blocks of a team if [`GpuOptions::ranks`] does not tell, and of one that runs a large model: a block takes in no more than 115 GB of weights a second.
+/// Blocks of a team if [`GpuOptions::ranks`] does not tell. More of them make a step of few rollouts of a large model shorter, as a block takes in no more than
+/// 115 GB of weights a second, and leave fewer teams for many rollouts.
 const RANKS: u32 = 15;
-const RANKS_OF_LARGE: u32 = 60;
-/// Bytes from which on a model is large.
-const LARGE: u64 = 800_000_000;
 /// Of a team, at most: `kMostRanks`, gpu/kernels/language_team.cuh.
 const MOST_RANKS: u32 = 128;
 /// Rollouts of a team at a time: `kColumns`, gpu/kernels/language_tiles.cuh.
@@ -109,11 +107,9 @@ struct Teams {
 impl Teams {
     /// Of so many blocks, where so many bytes are there for keys and values of `cache_bytes` each. A block that runs a rollout alone has room for one, too.
     fn of(blocks: u32, ranks: Option<u32>, bytes: u64, language: LanguageMemory) -> Self {
-        let LanguageMemory { model_bytes, cache_bytes } = language;
-        let usual = if model_bytes < LARGE { RANKS } else { RANKS_OF_LARGE };
-        let ranks = ranks.unwrap_or(usual).clamp(1, MOST_RANKS);
+        let ranks = ranks.unwrap_or(RANKS).clamp(1, MOST_RANKS);
         let teams = (blocks / ranks).max(blocks.div_ceil(MOST_RANKS)).max(1);
-        let room = bytes / cache_bytes.max(1) / u64::from(teams);
+        let room = bytes / language.cache_bytes.max(1) / u64::from(teams);
         Self { teams, columns: (room.min(COLUMNS.into()) as u32).max(blocks.div_ceil(teams)) }
     }
 
@@ -857,25 +853,22 @@ mod tests {
     }
 
     #[rstest]
-    #[case::an_h100(122, None, 32, 8, 32, 1000)]
-    #[case::little_memory(122, None, 1, 8, 16, 1000)]
-    #[case::some_memory(122, None, 20, 8, 20, 1000)]
-    #[case::each_alone(122, Some(1), 1, 122, 1, 1000)]
-    #[case::as_large_as_may_be(122, Some(1000), 32, 1, 122, 1000)]
-    #[case::more_than_a_team_has(130, Some(1000), 32, 2, 65, 1000)]
-    #[case::a_large_model(122, None, 32, 2, 61, 800_000_000)]
-    #[case::not_quite(122, None, 32, 8, 32, 799_999_999)]
-    #[case::few_blocks(3, None, 32, 1, 32, 1000)]
-    #[case::none(0, None, 32, 1, 32, 1000)]
+    #[case::an_h100(122, None, 32, 8, 32)]
+    #[case::little_memory(122, None, 1, 8, 16)]
+    #[case::some_memory(122, None, 20, 8, 20)]
+    #[case::each_alone(122, Some(1), 1, 122, 1)]
+    #[case::as_large_as_may_be(122, Some(1000), 32, 1, 122)]
+    #[case::more_than_a_team_has(130, Some(1000), 32, 2, 65)]
+    #[case::few_blocks(3, None, 32, 1, 32)]
+    #[case::none(0, None, 32, 1, 32)]
     fn blocks_are_dealt_to_teams(
         #[case] blocks: u32,
         #[case] ranks: Option<u32>,
         #[case] each: u64,
         #[case] teams: u32,
         #[case] columns: u32,
-        #[case] model_bytes: u64,
     ) {
-        let memory = LanguageMemory { model_bytes, cache_bytes: 1000 };
+        let memory = LanguageMemory { model_bytes: 1000, cache_bytes: 1000 };
         let found = Teams::of(blocks, ranks, u64::from(teams) * each * 1000 + 999, memory);
         assert_eq!(found, Teams { teams, columns });
         assert!(blocks.div_ceil(teams) <= MOST_RANKS && blocks.div_ceil(teams) <= columns);

@@ -285,7 +285,11 @@ fn a_reward_of_everything_holds_up_nobody(#[values("model", "rtl")] kind: &str) 
     }
     assert!(start.elapsed() < Duration::from_secs(3), "a register took {:?}", start.elapsed());
     let state = raw.read_register(Register::State, own);
-    assert_eq!(state & (State::ACTIVE | State::IDLE).bits(), State::ACTIVE.bits(), "it is not read to its end");
+    assert_eq!(
+        state & (State::ACTIVE | State::IDLE).bits(),
+        State::ACTIVE.bits(),
+        "it is not read to its end"
+    );
     served.end();
 }
 

@@ -39,7 +39,7 @@ pub fn map(len: usize, placement: &Placement) -> Result<(NonNull<u8>, MmapMut), 
     };
     let failed = |what: &str, error: io::Error| format!("{what}: {error}");
     let base = NonNull::new(map[start..].as_mut_ptr()).ok_or("null mapping")?;
-    let block = [base.addr().get()..base.addr().get() + whole];
+    let block = base.addr().get()..base.addr().get() + whole;
     let node = placement.node.map(number).transpose()?;
     if let Some(node) = node {
         bind(base, whole, node).map_err(|error| {
@@ -63,7 +63,7 @@ pub fn map(len: usize, placement: &Placement) -> Result<(NonNull<u8>, MmapMut), 
         failed("touch the pages (Linux 5.14 or later)", error) + &more
     })?;
     if placement.pages == PageKind::Transparent
-        && account(&block).is_ok_and(|account| account.huge < whole as u64)
+        && account(std::slice::from_ref(&block)).is_ok_and(|account| account.huge < whole as u64)
     {
         // Those that the kernel found none for at the first touch. Whether it worked is seen below.
         let _ = collapse(base, whole);
@@ -77,7 +77,8 @@ pub fn map(len: usize, placement: &Placement) -> Result<(NonNull<u8>, MmapMut), 
             ));
         }
     }
-    let account = account(&block).map_err(|error| failed("read /proc/self/smaps", error))?;
+    let account =
+        account(std::slice::from_ref(&block)).map_err(|error| failed("read /proc/self/smaps", error))?;
     check(&account, placement, node)?;
     Ok((base, map))
 }

@@ -83,7 +83,7 @@ impl Running {
             template: Some("{% for m in messages %}{{ m.content }}{% endfor %}".into()),
             positions: shape.context as u32,
             vocabulary: shape.vocabulary as u32,
-            import: Box::new(|path| {
+            import: Box::new(move |path| {
                 let name = path.to_string_lossy();
                 let of = |kind| name.strip_prefix(kind).and_then(|turn| turn.parse().ok());
                 let weights = of("turn-").map(|turn| turned(turn, cap));

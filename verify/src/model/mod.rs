@@ -345,7 +345,8 @@ fn await_answers(bus: &Bus, registers: &mut Registers, lanes: &mut [Lane], table
         awaited.age = awaited.age.saturating_add(1);
         if awaited.timeout != 0 && awaited.age >= awaited.timeout && !own.is_dead() {
             own.die();
-            if let (Some(session), Some(slot)) = (&own.session, lane.running.as_ref().and_then(execution::Running::slot))
+            if let (Some(session), Some(slot)) =
+                (&own.session, lane.running.as_ref().and_then(execution::Running::slot))
             {
                 tables.users[usize::from(session.function)][slot] -= 1;
             }
