@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::DeviceError;
 use crate::placement::{Account, Placement};
+use crate::queue::Depth;
 
 const _: () = assert!(usize::BITS >= 32, "a block of shared memory has megabytes");
 
@@ -294,6 +295,25 @@ impl SharedMemory {
         if !count.is_power_of_two() {
             return Err(DeviceError::RingDepth { field: "ring", value: count });
         }
+        self.records(offset, count)
+    }
+
+    /// The same for a [`Depth`], which was checked when it was made.
+    ///
+    /// # Errors
+    /// `OutOfBounds` as above.
+    #[inline]
+    pub(crate) fn ring<const N: usize>(
+        &self,
+        offset: usize,
+        depth: Depth,
+    ) -> Result<Slots<'_, N>, DeviceError> {
+        self.records(offset, depth.slots())
+    }
+
+    /// A ring of `count` records, a power of two.
+    #[inline]
+    fn records<const N: usize>(&self, offset: usize, count: u32) -> Result<Slots<'_, N>, DeviceError> {
         let slots = self
             .array(offset, count as usize)
             .ok_or_else(|| self.out_of_bounds(offset, (count as usize).saturating_mul(8 * N)))?;

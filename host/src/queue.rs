@@ -99,7 +99,7 @@ impl SubmissionQueue {
 
     #[inline]
     fn slots(&self) -> Result<Slots<'_, DESC_WORDS>, DeviceError> {
-        self.memory.slots(self.offset, self.depth.slots())
+        self.memory.ring(self.offset, self.depth)
     }
 
     /// Running index of the next descriptor; what DOORBELL publishes.
@@ -126,8 +126,7 @@ impl SubmissionQueue {
     /// `OutOfBounds`, which a queue that was constructed does not have.
     #[inline]
     pub fn push(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
-        let key = self.key;
-        self.write(batch, |desc, index| desc.seal(&key, index))
+        self.write(batch, |desc, key, index| desc.seal(key, index))
     }
 
     /// As [`push`](Self::push), with the check words as they stand: for tests of R2.
@@ -135,20 +134,20 @@ impl SubmissionQueue {
     /// # Errors
     /// As [`push`](Self::push).
     pub fn push_unsealed(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
-        self.write(batch, |desc, _| desc)
+        self.write(batch, |desc, _, _| desc)
     }
 
     #[inline]
     fn write(
         &mut self,
         batch: &[HwDesc],
-        seal: impl Fn(HwDesc, u32) -> HwDesc,
+        seal: impl Fn(HwDesc, &SqKey, u32) -> HwDesc,
     ) -> Result<usize, DeviceError> {
         let taken = batch.len().min(self.free());
         let slots = self.slots()?;
         let mut tail = self.tail;
         for desc in &batch[..taken] {
-            slots.store(tail, cast(seal(*desc, tail)));
+            slots.store(tail, cast(seal(*desc, &self.key, tail)));
             tail = tail.wrapping_add(1);
         }
         self.tail = tail;
@@ -201,7 +200,7 @@ impl Written {
     /// As [`SubmissionQueue::written`].
     pub fn at(&self, index: u32) -> Option<HwDesc> {
         let mut desc = HwDesc::default();
-        let slots: Slots<'_, DESC_WORDS> = self.memory.slots(self.offset, self.depth.slots()).ok()?;
+        let slots: Slots<'_, DESC_WORDS> = self.memory.ring(self.offset, self.depth).ok()?;
         slots.load(index, cast_mut(&mut desc));
         // The check word holds the index, too (R2).
         desc.verify(&self.key, index).then_some(desc)
@@ -278,7 +277,7 @@ impl<T: Phased> FilledRing<T> {
 
     #[inline]
     fn slots(&self) -> Result<Slots<'_, COMPLETION_WORDS>, DeviceError> {
-        self.memory.slots(self.offset, self.depth.slots())
+        self.memory.ring(self.offset, self.depth)
     }
 
     /// Running index of the next one; what CQ_HEAD, or EQ_HEAD, releases.
