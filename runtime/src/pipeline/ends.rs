@@ -141,7 +141,7 @@ impl Pipeline {
 
     /// Ends a rollout that waits for its turn.
     pub(super) fn end_waiting(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
-        if self.lives.state(id)? == State::PrefillReady {
+        if self.lives.is_in(id, State::PrefillReady) {
             self.advance(id, State::PrefillReady, State::Decoding)?;
         }
         self.end_decoding(id)
@@ -179,7 +179,7 @@ impl Pipeline {
     fn drop_aborted_answers(&mut self) {
         self.metrics.counters.hot.pipeline_overflow.add(1);
         let lives = &self.lives;
-        self.queues.reward.retain(|id| lives.state(id) == Ok(State::RewardPending));
+        self.queues.reward.retain(|id| lives.is_in(id, State::RewardPending));
     }
 
     /// Gives back what ended rollouts held.

@@ -123,8 +123,18 @@ pub enum TransitionError {
 /// Every operation is O(1), and storage is allocated at construction alone.
 #[derive(Debug)]
 pub struct Slab<T> {
-    words: Box<[u64]>,
-    values: Box<[T]>,
+    slots: Box<[Slot<T>]>,
+}
+
+/// Word and value lie side by side: whoever has checked one has found the other.
+#[derive(Debug)]
+struct Slot<T> {
+    word: u64,
+    value: T,
+}
+
+const fn pack(generation: u32, state: State) -> u64 {
+    (generation as u64) << 32 | state as u64
 }
 
 /// Generations count below this, so that the two highest bits of an id are free for whoever carries it as a tag.
@@ -132,8 +142,9 @@ pub const GENERATIONS: u32 = 1 << 30;
 
 impl<T> Slab<T> {
     /// `slots` slots, all [`State::Free`], each with a value that `make` gives for its number.
-    pub fn new(slots: u32, make: impl FnMut(u32) -> T) -> Slab<T> {
-        Slab { words: vec![0; slots as usize].into(), values: (0..slots).map(make).collect() }
+    pub fn new(slots: u32, mut make: impl FnMut(u32) -> T) -> Slab<T> {
+        let slot = |slot| Slot { word: pack(0, State::Free), value: make(slot) };
+        Slab { slots: (0..slots).map(slot).collect() }
     }
 
     /// The value of rollout `id`.
@@ -142,8 +153,7 @@ impl<T> Slab<T> {
     /// `Stale` if the rollout has ended, `Unknown` if it never was.
     #[inline]
     pub fn get(&self, id: RolloutId) -> Result<&T, TransitionError> {
-        self.word(id)?;
-        Ok(&self.values[id.slot() as usize])
+        self.slot(id).map(|slot| &slot.value)
     }
 
     /// The value of rollout `id`, to change.
@@ -152,8 +162,8 @@ impl<T> Slab<T> {
     /// As [`get`](Self::get).
     #[inline]
     pub fn get_mut(&mut self, id: RolloutId) -> Result<&mut T, TransitionError> {
-        self.word(id)?;
-        Ok(&mut self.values[id.slot() as usize])
+        self.slot(id)?;
+        Ok(&mut self.slots[id.slot() as usize].value)
     }
 
     /// The value of a slot, whoever is in it.
@@ -162,7 +172,7 @@ impl<T> Slab<T> {
     /// There is no such slot.
     #[inline]
     pub fn slot_mut(&mut self, slot: u32) -> &mut T {
-        &mut self.values[slot as usize]
+        &mut self.slots[slot as usize].value
     }
 
     /// The id of the rollout that is in `slot`, or if it is free of the next that will be.
@@ -171,7 +181,7 @@ impl<T> Slab<T> {
     /// There is no such slot.
     #[inline]
     pub fn current(&self, slot: u32) -> RolloutId {
-        RolloutId::new(slot, (self.words[slot as usize] >> 32) as u32)
+        RolloutId::new(slot, (self.slots[slot as usize].word >> 32) as u32)
     }
 
     /// Where rollout `id` is.
@@ -180,20 +190,31 @@ impl<T> Slab<T> {
     /// `Stale` if it has ended, `Unknown` if it never was.
     #[inline]
     pub fn state(&self, id: RolloutId) -> Result<State, TransitionError> {
-        self.word(id).map(State::from_bits)
+        self.slot(id).map(|slot| State::from_bits(slot.word))
     }
 
-    /// Generation and state of rollout `id`.
+    /// Whether rollout `id` is in `state`: not if it has ended, or never was.
     #[inline]
-    fn word(&self, id: RolloutId) -> Result<u64, TransitionError> {
-        let &word = self
-            .words
-            .get(id.slot() as usize)
-            .ok_or(TransitionError::Unknown { id, slots: self.words.len() })?;
-        if (word >> 32) as u32 != id.generation() {
-            return Err(TransitionError::Stale { id, generation: (word >> 32) as u32 });
+    pub fn is_in(&self, id: RolloutId, state: State) -> bool {
+        self.slots.get(id.slot() as usize).is_some_and(|slot| slot.word == pack(id.generation(), state))
+    }
+
+    /// The slot of rollout `id`.
+    #[inline]
+    fn slot(&self, id: RolloutId) -> Result<&Slot<T>, TransitionError> {
+        match self.slots.get(id.slot() as usize) {
+            Some(slot) if (slot.word >> 32) as u32 == id.generation() => Ok(slot),
+            _ => Err(self.missing(id)),
         }
-        Ok(word)
+    }
+
+    /// Why rollout `id` has no slot.
+    #[cold]
+    fn missing(&self, id: RolloutId) -> TransitionError {
+        match self.slots.get(id.slot() as usize) {
+            Some(slot) => TransitionError::Stale { id, generation: (slot.word >> 32) as u32 },
+            None => TransitionError::Unknown { id, slots: self.slots.len() },
+        }
     }
 
     /// Moves rollout `id` along one edge, and gives its value to whoever works on it next. Leaving [`State::Done`] ends its
@@ -209,14 +230,12 @@ impl<T> Slab<T> {
         }
         let generation =
             if to as u8 == State::Free as u8 { (id.generation() + 1) % GENERATIONS } else { id.generation() };
-        let pack = |generation: u32, state: State| u64::from(generation) << 32 | state as u64;
-        match self.words.get_mut(id.slot() as usize) {
-            Some(word) if *word == pack(id.generation(), from) => {
-                *word = pack(generation, to);
-                Ok(&mut self.values[id.slot() as usize])
-            }
-            _ => Err(self.refused(id, from, to)),
+        if !self.is_in(id, from) {
+            return Err(self.refused(id, from, to));
         }
+        let slot = &mut self.slots[id.slot() as usize];
+        slot.word = pack(generation, to);
+        Ok(&mut slot.value)
     }
 
     #[cold]
@@ -301,8 +320,11 @@ mod tests {
         assert!(table.advance(old, State::PrefillReady, State::Decoding).is_err());
         assert_eq!(table.state(new), Ok(State::PrefillReady));
         assert_eq!(table.get(new), Ok(&7));
+        assert!(table.is_in(new, State::PrefillReady));
+        assert!(!table.is_in(new, State::Decoding) && !table.is_in(old, State::PrefillReady));
         assert!(table.get_mut(old).is_err());
         let stranger = RolloutId::new(1, 0);
+        assert!(!table.is_in(stranger, State::Free));
         assert_eq!(table.state(stranger), Err(TransitionError::Unknown { id: stranger, slots: 1 }));
     }
 
@@ -310,7 +332,7 @@ mod tests {
     fn generations_wrap() {
         let mut table = Slab::new(1, |_| 7);
         let last = RolloutId::new(0, GENERATIONS - 1);
-        table.words[0] = last.to_bits() & !0xFFFF_FFFF | State::Done as u64;
+        table.slots[0].word = last.to_bits() & !0xFFFF_FFFF | State::Done as u64;
         table.advance(last, State::Done, State::Free).unwrap();
         assert_eq!(table.current(0).generation(), 0);
     }
