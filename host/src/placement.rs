@@ -260,6 +260,8 @@ impl fmt::Display for Account {
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use super::*;
     use rstest::rstest;
 
@@ -305,7 +307,7 @@ mod tests {
         let numa = "7f0000000000 default anon=1024 dirty=1024 N0=512 N1=512 kernelpagesize_kB=4\n\
                     7f0000400000 bind:1 file=/anon_hugepage huge anon=2 dirty=2 N1=2 kernelpagesize_kB=2048\n\
                     7f0000800000 default anon=512 N2=512 kernelpagesize_kB=4\n";
-        let account = Account::read(smaps, numa, &[0x7f00_0000_0000..0x7f00_0080_0000]);
+        let account = Account::read(smaps, numa, from_ref(&(0x7f00_0000_0000..0x7f00_0080_0000)));
         assert_eq!((account.bytes, account.resident, account.locked), (8 << 20, 8 << 20, 4 << 20));
         assert_eq!(account.by_name, [("AnonHugePages", 2 << 20), ("Private_Hugetlb", 4 << 20)]);
         assert_eq!(account.huge, 6 << 20);
@@ -316,7 +318,7 @@ mod tests {
              2.0 MiB on node 0, 6.0 MiB on node 1"
         );
         // Of a mapping that goes beyond it, no more than it has itself.
-        let part = Account::read(smaps, numa, &[0x7f00_0000_0000..0x7f00_0010_0000]);
+        let part = Account::read(smaps, numa, from_ref(&(0x7f00_0000_0000..0x7f00_0010_0000)));
         assert_eq!((part.resident, part.huge), (1 << 20, 1 << 20));
     }
 
@@ -325,7 +327,7 @@ mod tests {
     fn parts_of_a_mapping_have_no_more_than_it_has() {
         let smaps = "7f0000000000-7f0000800000 rw-p 00000000 00:00 0 \nRss: 6144 kB\nAnonHugePages: 4096 kB\nLocked: 2048 kB\n";
         let numa = "7f0000000000 default anon=1536 dirty=1536 N0=1024 N1=512 kernelpagesize_kB=4\n";
-        let whole = Account::read(smaps, numa, &[0x7f00_0000_0000..0x7f00_0080_0000]);
+        let whole = Account::read(smaps, numa, from_ref(&(0x7f00_0000_0000..0x7f00_0080_0000)));
         assert_eq!(
             (whole.bytes, whole.resident, whole.huge, whole.locked),
             (8 << 20, 6 << 20, 4 << 20, 2 << 20)

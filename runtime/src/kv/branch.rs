@@ -133,6 +133,11 @@ impl Prefixes {
             let tail = self.answer(branch.row)[0];
             shared = (self.arena.references(tail)? > 1).then_some(tail);
         }
+        // Mostly they fit into the last block.
+        if want == u64::from(branch.blocks) && shared.is_none() {
+            branch.answer_tokens = answer as u32;
+            return Ok(None);
+        }
         let distinct = self.distinct(branch.prompt_tokens);
         let own = |blocks: u64| blocks.min(distinct.into());
         let need = own(want) - own(branch.blocks.into()) + u64::from(shared.is_some());

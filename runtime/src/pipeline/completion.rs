@@ -31,10 +31,8 @@ impl Pipeline {
         self.read_clock();
         for index in 0..count {
             let completion = self.completions[index];
-            self.journal.consumed(Tag::from_bits(completion.user_data), completion.sq_head);
-            if self.journal.wants_lives() {
-                let unread = self.device.unread(&completion).map(|desc| desc.user_data);
-                self.journal.completed(unread.unwrap_or(completion.user_data));
+            if self.journal.records() {
+                self.note_completion(&completion);
             }
             self.take_completion(&completion)?;
         }
@@ -74,11 +72,21 @@ impl Pipeline {
         Ok(())
     }
 
+    /// Notes what a completion tells of its descriptor, and of those that the device has taken.
+    fn note_completion(&mut self, completion: &HwCompletion) {
+        self.journal.consumed(Tag::from_bits(completion.user_data), completion.sq_head);
+        if self.journal.wants_lives() {
+            let unread = self.device.unread(completion).map(|desc| desc.user_data);
+            self.journal.completed(unread.unwrap_or(completion.user_data));
+        }
+    }
+
     fn take_completion(&mut self, completion: &HwCompletion) -> Result<(), RuntimeError> {
         if completion.has(CompletionFlags::NO_ECHO) {
             return self.unread(completion);
         }
         match Tag::from_bits(completion.user_data) {
+            Some(Tag::Decode(id)) => self.decoded(id, completion),
             Some(tag) => self.completed(tag, completion),
             None => Err(self.unasked(completion, "no descriptor carries that user_data")),
         }
@@ -323,7 +331,7 @@ impl Pipeline {
         let mut moved = false;
         while let Some(id) = self.queues.reward.front() {
             // Aborted while it waited here.
-            if self.lives.state(id) != Ok(State::RewardPending) {
+            if !self.lives.is_in(id, State::RewardPending) {
                 self.queues.reward.pop();
                 moved = true;
                 continue;
@@ -346,7 +354,8 @@ impl Pipeline {
         Ok(moved)
     }
 
-    /// The answer of a rollout, for a judge, with a ticket of its own.
+    /// The answer of a rollout, for a judge, with a ticket of its own. Inline, it is built where it is handed over.
+    #[inline(always)]
     pub(super) fn request(&mut self, id: RolloutId) -> Result<Request, RuntimeError> {
         let offset = self.options.answer_offset(id.slot());
         let life = self.lives.get_mut(id)?;

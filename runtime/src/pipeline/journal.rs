@@ -327,7 +327,6 @@ impl Journal {
 
     /// The device has taken all below `sq_head` of the queue that has completed `tag`. Of several queues only the completion of a DECODE names its
     /// own.
-    #[inline]
     pub fn consumed(&mut self, tag: Option<Tag>, sq_head: u32) {
         let queue = match (self.rings.len(), tag) {
             (0, _) => return,

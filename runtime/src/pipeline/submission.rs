@@ -209,7 +209,7 @@ impl Pipeline {
             self.drop_stale(id, staleness)?;
             return Ok(false);
         }
-        if self.lives.state(id)? == State::PrefillReady {
+        if self.lives.is_in(id, State::PrefillReady) {
             self.advance(id, State::PrefillReady, State::Decoding)?;
         }
         self.names(version, false);
@@ -225,6 +225,7 @@ impl Pipeline {
         life.descriptor = number;
         life.decoding = true;
         life.version = version;
+        let abort = is_nth(life.device_rollout, self.options.abort_every);
         group.device.flying += u32::from(group.device.takes_part);
         // The device may write these blocks from now on. Of one that was superseded some are there already.
         let grows = (life.produced + life.asked).saturating_sub(life.appended);
@@ -239,8 +240,6 @@ impl Pipeline {
         let area = self.options.answer_offset(id.slot());
         let desc = describe(&self.options, self.decode_flags, group, life, area);
         let desc = self.lay_sequence(id, desc)?;
-        let life = self.lives.get(id)?;
-        let abort = is_nth(life.device_rollout, self.options.abort_every);
         self.post(desc, Tag::Decode(id), number);
         if abort {
             self.abort(id)?;
@@ -297,8 +296,8 @@ impl Pipeline {
         if opened && self.language.is_some() { self.wake(index) } else { Ok(()) }
     }
 
-    /// Puts a descriptor into the batch.
-    #[inline]
+    /// Puts a descriptor into the batch. Inline, it is made there.
+    #[inline(always)]
     fn post(&mut self, desc: HwDesc, tag: Tag, number: u32) {
         self.batch.push(desc.with_user_data(tag.to_bits()));
         self.metrics.counters.hot.descriptors_posted.add(1);
