@@ -51,22 +51,26 @@ impl Ledger {
         published: u64,
         tail: u32,
     ) -> Result<(), (usize, Broken)> {
-        let due = published.saturating_sub(self.completed);
+        let due = (completions.len() as u64).min(published.saturating_sub(self.completed)) as usize;
+        let (due, more) = completions.split_at(due);
         // Up to the tail: from the newest `sq_head`, and from what has completed.
         let (mut ahead, mut left) =
             (tail.wrapping_sub(self.sq_head), tail.wrapping_sub(self.index(self.completed)));
-        for (place, completion) in completions.iter().enumerate() {
+        for (place, completion) in due.iter().enumerate() {
             // Each completion's own descriptor, at least, has been consumed.
             left = left.wrapping_sub(1);
             let behind = tail.wrapping_sub(completion.sq_head);
-            if place as u64 >= due || behind > ahead || behind > left {
+            if behind > ahead || behind > left {
                 self.advance(place, tail, ahead);
                 return Err((place, self.broken(self.completed + 1, published, completion.sq_head, tail)));
             }
             ahead = behind;
         }
-        self.advance(completions.len(), tail, ahead);
-        Ok(())
+        self.advance(due.len(), tail, ahead);
+        match more {
+            [] => Ok(()),
+            [first, ..] => Err((due.len(), self.broken(self.completed + 1, published, first.sq_head, tail))),
+        }
     }
 
     /// So many more have completed, and `sq_head` is `ahead` slots before the tail.
@@ -110,7 +114,8 @@ mod tests {
         // Four completions say that four were consumed.
         assert_eq!(ledger.take(&[with(3), with(3)], 4, tail), Ok(()));
         assert_eq!(ledger.take(&[with(3)], 4, tail).unwrap_err().1.rule, "R13");
-        assert_eq!(ledger.take(&[with(4)], 4, tail), Ok(()));
+        let (place, broken) = ledger.take(&[with(4), with(4)], 4, tail).unwrap_err();
+        assert_eq!((place, broken.rule), (1, "R3"), "the first of them is taken over");
         assert_eq!(ledger.take(&[with(4)], 4, tail).unwrap_err().1.rule, "R3");
         assert_eq!((ledger.completed(), ledger.sq_head()), (4, tail));
     }
