@@ -1,6 +1,6 @@
 // The counters that measure waiting, against what the contract says they count: a rate of one per cycle while the
 // condition holds, none while any part of it is missing, and a total that follows the condition from its first cycle to
-// its last. And the two halves of all counters. The same at every seed.
+// its last. And the two halves of all counters. The same cases at every seed.
 module rl_runtime_top_counters_tb;
   import bench_pkg::*;
   import desc_pkg::*;

@@ -1,4 +1,4 @@
-// A DECODE of more than 65,536 tokens: addresses, lengths and checkpoints past 16 bits. The same at every seed.
+// A DECODE of more than 65,536 tokens: addresses, lengths and checkpoints past 16 bits. The same cases at every seed.
 module rl_runtime_top_long_tb;
   import bench_pkg::*;
   import desc_pkg::*;
