@@ -248,6 +248,13 @@ const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
         ],
     ),
     (
+        "nic extract",
+        [
+            ("doorbell nic extract collected --store log", "The trajectories of all streams as a log"),
+            ("doorbell nic extract /var/lib/collected --store /var/lib/log", "The same elsewhere"),
+        ],
+    ),
+    (
         "cosim",
         [("doorbell cosim \"basic decode\"", "One case"), ("doorbell cosim --list", "The names of all")],
     ),

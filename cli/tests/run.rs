@@ -584,7 +584,7 @@ fn two_outputs_into_one_file_are_refused() {
 fn an_output_that_is_an_input_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
-    let made = doorbell(directory.path(), "trace generate --requests 4 t");
+    let made = doorbell(directory.path(), "trace generate --requests 4 --output t");
     assert_eq!(made.code, 0, "{}", made.stderr);
     std::fs::write(at("p"), "{\"prompt\": \"a\"}\n").unwrap();
     std::fs::write(at("r"), "[[rule]]\nname = \"a\"\ncheck = \"length\"\nmax = 4\n").unwrap();
