@@ -146,16 +146,8 @@ impl SubmissionQueue {
         let taken = batch.len().min(self.free());
         let slots = self.slots()?;
         let mut tail = self.tail;
-        // A batch of one needs no copy of the key. In a longer one, each store would have it read anew.
-        let copy;
-        let key = if taken > 1 {
-            copy = self.key;
-            &copy
-        } else {
-            &self.key
-        };
         for desc in &batch[..taken] {
-            slots.store(tail, cast(seal(*desc, key, tail)));
+            slots.store(tail, cast(seal(*desc, &self.key, tail)));
             tail = tail.wrapping_add(1);
         }
         self.tail = tail;
