@@ -48,7 +48,7 @@ fn run(plan: &ReplayPlan, device: &mut dyn Device) -> Replay {
 #[case::long(
     trace(&[(1, 1), (1000, 25)]),
     ReplayOptions { length_limit: 1024, ..Default::default() },
-    "request 1 needs 1000 + 25 tokens, more than the length limit of 1024"
+    "request 1 needs 1000 + 25 tokens, and a sequence has at most 1024 here; shorten it"
 )]
 #[case::wrap(trace(&[(u32::MAX, 1)]), ReplayOptions { length_limit: u32::MAX, ..Default::default() }, "request 0 needs")]
 #[case::resident(trace(&[(1, 1)]), ReplayOptions { resident: true, ..Default::default() }, "resident scoring happens at")]
