@@ -99,7 +99,7 @@ impl SubmissionQueue {
 
     #[inline]
     fn slots(&self) -> Result<Slots<'_, DESC_WORDS>, DeviceError> {
-        self.memory.ring(self.offset, self.depth)
+        self.memory.slots(self.offset, self.depth.slots())
     }
 
     /// Running index of the next descriptor; what DOORBELL publishes.
@@ -200,7 +200,7 @@ impl Written {
     /// As [`SubmissionQueue::written`].
     pub fn at(&self, index: u32) -> Option<HwDesc> {
         let mut desc = HwDesc::default();
-        let slots: Slots<'_, DESC_WORDS> = self.memory.ring(self.offset, self.depth).ok()?;
+        let slots: Slots<'_, DESC_WORDS> = self.memory.slots(self.offset, self.depth.slots()).ok()?;
         slots.load(index, cast_mut(&mut desc));
         // The check word holds the index, too (R2).
         desc.verify(&self.key, index).then_some(desc)
@@ -277,7 +277,7 @@ impl<T: Phased> FilledRing<T> {
 
     #[inline]
     fn slots(&self) -> Result<Slots<'_, COMPLETION_WORDS>, DeviceError> {
-        self.memory.ring(self.offset, self.depth)
+        self.memory.slots(self.offset, self.depth.slots())
     }
 
     /// Running index of the next one; what CQ_HEAD, or EQ_HEAD, releases.
