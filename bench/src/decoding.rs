@@ -17,7 +17,7 @@ pub struct Decode {
     pub busy: usize,
     /// Bytes of GPU memory in which keys and values stay between descriptors (R26), 0 for none; `None` is the GPU's default.
     pub kept_bytes: Option<u64>,
-    /// Blocks of a team that takes steps together; `None` is the GPU's default for the model.
+    /// Blocks of a team that takes steps together; `None` is the GPU's default.
     pub ranks: Option<u32>,
     /// GPUs that decode at the same time, to be compared with the first of them alone; fewer than two are not.
     pub gpus: Vec<usize>,

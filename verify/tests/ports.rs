@@ -160,16 +160,32 @@ fn functions_that_are_not_used_have_no_window() {
     }
 }
 
-/// The model, said to have been built with more workers.
-struct Manned {
-    model: ModelPlatform,
-    built: u32,
-    masks: HashMap<u8, u32>,
+/// What a double does otherwise than the model.
+trait Otherwise: Send {
+    const NAME: &str;
+
+    /// Whether it takes a write from the model.
+    fn takes(&mut self, _place: Place, _register: Register, _value: u32) -> bool {
+        false
+    }
+
+    /// What a register reads.
+    fn reads(&self, _place: Place, _register: Register) -> Option<u32> {
+        None
+    }
+
+    fn before_advance(&self) {}
 }
 
-impl Platform for Manned {
+/// The model, but for some of what it does.
+struct Double<O> {
+    model: ModelPlatform,
+    otherwise: O,
+}
+
+impl<O: Otherwise> Platform for Double<O> {
     fn name(&self) -> &str {
-        "manned"
+        O::NAME
     }
 
     fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
@@ -185,30 +201,60 @@ impl Platform for Manned {
     }
 
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+        self.otherwise.before_advance();
         self.model.advance(want)
     }
 }
 
-impl Pages for Manned {
+impl<O: Otherwise> Pages for Double<O> {
     fn write_at(&mut self, place: Place, register: Register, value: u32) -> Result<(), DeviceError> {
-        if register == Register::FnWorkers {
-            self.masks.insert(place.function, value);
+        if self.otherwise.takes(place, register, value) {
             return Ok(());
         }
         self.model.write_at(place, register, value)
     }
 
     fn read_at(&mut self, place: Place, register: Register) -> Result<u32, DeviceError> {
+        match self.otherwise.reads(place, register) {
+            Some(value) => Ok(value),
+            None => self.model.read_at(place, register),
+        }
+    }
+
+    fn advance_for(&mut self, place: Place, want: usize) -> Result<(), DeviceError> {
+        self.model.advance_for(place, want)
+    }
+}
+
+/// Said to have been built with more workers.
+struct Manned {
+    built: u32,
+    masks: HashMap<u8, u32>,
+}
+
+impl Otherwise for Manned {
+    const NAME: &str = "manned";
+
+    fn takes(&mut self, place: Place, register: Register, value: u32) -> bool {
+        let is = register == Register::FnWorkers;
+        if is {
+            self.masks.insert(place.function, value);
+        }
+        is
+    }
+
+    fn reads(&self, place: Place, register: Register) -> Option<u32> {
         match register {
-            Register::CapWorkers => Ok(self.built),
-            Register::FnWorkers => Ok(self.masks.get(&place.function).copied().unwrap_or(0)),
-            _ => self.model.read_at(place, register),
+            Register::CapWorkers => Some(self.built),
+            Register::FnWorkers => Some(self.masks.get(&place.function).copied().unwrap_or(0)),
+            _ => None,
         }
     }
 }
 
-fn manned(built: u32) -> Manned {
-    Manned { model: ModelPlatform::with_queues(8, 8).unwrap(), built, masks: HashMap::new() }
+fn manned(built: u32) -> Double<Manned> {
+    let model = ModelPlatform::with_queues(8, 8).unwrap();
+    Double { model, otherwise: Manned { built, masks: HashMap::new() } }
 }
 
 #[rstest]
@@ -229,7 +275,7 @@ fn workers_are_divided_where_they_suffice(
 ) {
     let division = Division { queues: 8, functions, workers, ..Default::default() };
     let ports = Ports::divide(manned(built), &division).unwrap();
-    let found: Vec<u32> = (0..functions).map(|function| ports.device().masks[&function]).collect();
+    let found: Vec<u32> = (0..functions).map(|function| ports.device().otherwise.masks[&function]).collect();
     assert_eq!(found, masks, "{found:x?}");
 }
 
@@ -394,60 +440,33 @@ fn the_others_work_is_no_hang<D: Pages>(device: D) {
     assert_eq!(drain(&mut own).len(), 10, "R3");
 }
 
-/// A model one of whose queue pairs is never told of its descriptors, as if the bus withheld a response.
+/// One of its queue pairs is never told of its descriptors, as if the bus withheld a response.
 struct Withheld {
-    model: ModelPlatform,
     queue: u8,
     /// Whether that queue pair stays active, once it is.
     stays: bool,
 }
 
-impl Platform for Withheld {
-    fn name(&self) -> &str {
-        "withheld"
+impl Otherwise for Withheld {
+    const NAME: &str = "withheld";
+
+    fn takes(&mut self, place: Place, register: Register, value: u32) -> bool {
+        let is = register == Register::Doorbell || self.stays && register == Register::Control && value == 0;
+        is && place.queue == self.queue
     }
 
-    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
-        self.model.map(bytes)
-    }
-
-    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
-        self.write_at(Place::FIRST, register, value)
-    }
-
-    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
-        self.read_at(Place::FIRST, register)
-    }
-
-    fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+    fn before_advance(&self) {
         if self.stays {
             thread::sleep(Duration::from_micros(50));
         }
-        self.model.advance(want)
     }
 }
 
-impl Pages for Withheld {
-    fn write_at(&mut self, place: Place, register: Register, value: u32) -> Result<(), DeviceError> {
-        let lost =
-            register == Register::Doorbell || self.stays && register == Register::Control && value == 0;
-        if lost && place.queue == self.queue { Ok(()) } else { self.model.write_at(place, register, value) }
-    }
-
-    fn read_at(&mut self, place: Place, register: Register) -> Result<u32, DeviceError> {
-        self.model.read_at(place, register)
-    }
-
-    fn advance_for(&mut self, place: Place, want: usize) -> Result<(), DeviceError> {
-        self.model.advance_for(place, want)
-    }
-}
-
-fn withheld(queue: u8) -> Ports<Withheld> {
+fn withheld(queue: u8) -> Ports<Double<Withheld>> {
     let model = ModelPlatform::with_queues(2, 2).unwrap();
     let bytes = QueueConfig { token_bytes: 1 << 22, ..small() }.shared_bytes().unwrap();
     let division = Division { queues: 2, functions: 2, bytes, ..Default::default() };
-    Ports::divide(Withheld { model, queue, stays: false }, &division).unwrap()
+    Ports::divide(Double { model, otherwise: Withheld { queue, stays: false } }, &division).unwrap()
 }
 
 /// R15: a wait for a queue pair whose response is withheld ends, however much another function decodes.
@@ -481,7 +500,7 @@ fn others_have_the_device_while_a_queue_pair_does_not_stop() {
     let mut driver = Driver::new(ports.take(0).unwrap(), small()).unwrap();
     // Active, and left by a driver that was dropped.
     let left = Driver::new(ports.take(1).unwrap(), small()).unwrap();
-    ports.device().stays = true;
+    ports.device().otherwise.stays = true;
     drop(left);
     let is_over = AtomicBool::new(false);
     let (error, done) = thread::scope(|scope| {
