@@ -278,7 +278,9 @@ impl Idle {
 impl Drop for Worker {
     fn drop(&mut self) {
         for port in self.ports.iter_mut().filter(|port| !port.told) {
-            port.taker.stop(port.fault.unwrap_or(NicFault::Closed));
+            // The entry at fault has the index `completed` (W8): where others before it are not completed, the NIC has just ended.
+            let fault = port.fault.filter(|_| port.taker.outstanding() == 0);
+            port.taker.stop(fault.unwrap_or(NicFault::Closed));
         }
     }
 }
@@ -727,6 +729,19 @@ mod tests {
         assert_eq!(poster.agent().ring().completed(), 0);
         assert!(worker.acknowledged(3, &[]).is_ok());
         assert_eq!(poster.agent().ring().completed(), 3);
+    }
+
+    /// W8: the entry at fault has the index `completed`. Entries before it that are not completed are at no fault.
+    #[test]
+    fn w8_a_nic_that_ends_blames_no_good_entry() {
+        let (mut worker, poster) = worker();
+        poster.agent().post(send(0, 0, 0)).unwrap();
+        // Outside of the payload region.
+        poster.agent().post(send(1, 1 << 40, 64)).unwrap();
+        assert!(worker.take());
+        assert_eq!(worker.ports[0].fault, Some(NicFault::BadRegion));
+        drop(worker);
+        assert_eq!((poster.fault(), poster.agent().ring().completed()), (Some(NicFault::Closed), 0));
     }
 
     #[test]
