@@ -133,7 +133,8 @@ impl Connection {
         let got =
             recvmsg(&self.stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags).map_err(Ok)?;
         self.input.extend_from_slice(&bytes[..got.bytes]);
-        let last = self.taken + self.input.len() as u64 - 1;
+        // The end of the connection brings no file.
+        let last = (self.taken + self.input.len() as u64).saturating_sub(1);
         let mut floods = got.flags.contains(ReturnFlags::CTRUNC);
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(files) = message {
