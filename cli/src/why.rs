@@ -426,6 +426,7 @@ mod tests {
             Root::Running,
             Root::Unread { from: 0, to: 0 },
             Root::Held { descriptors: 0 },
+            Root::Unshown { descriptors: 0 },
         ];
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         for kind in Kind::ALL {

@@ -134,6 +134,11 @@ pub trait Platform: Send {
     fn queue(&self) -> u8 {
         0
     }
+
+    /// Whether WORKER_STATE says what the device's workers do. A function behind a socket or on a bus is told nothing of them, and reads 0.
+    fn shows_workers(&self) -> bool {
+        true
+    }
 }
 
 /// What the table of messages is to hold for a queue pair whose message goes to byte `offset` of `memory`, unmasked at the end.
@@ -210,5 +215,9 @@ impl<P: Platform + ?Sized> Platform for Box<P> {
 
     fn queue(&self) -> u8 {
         (**self).queue()
+    }
+
+    fn shows_workers(&self) -> bool {
+        (**self).shows_workers()
     }
 }

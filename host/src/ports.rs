@@ -626,6 +626,10 @@ impl<D: Pages> Platform for QueuePort<D> {
         self.place.function
     }
 
+    fn shows_workers(&self) -> bool {
+        self.shared.device().shows_workers()
+    }
+
     fn queue(&self) -> u8 {
         self.place.queue
     }

@@ -35,6 +35,8 @@ struct Shared<P> {
     platform: Mutex<P>,
     /// Descriptors submitted since the queue pair was enabled; told before the device can see the newest of them.
     submitted: AtomicU64,
+    /// Those that the submitter has rung for; it is written with the platform locked.
+    rung: AtomicU64,
     /// SQ slots consumed, a running index.
     sq_head: AtomicU32,
     /// Why the queue pair is lost.
@@ -80,6 +82,7 @@ pub(crate) fn split<P: Platform>(driver: Driver<P>) -> (Submitter<P>, Completer<
     let shared = Arc::new(Shared {
         name: platform.name().to_owned(),
         submitted: AtomicU64::new(submitted),
+        rung: AtomicU64::new(submitted),
         sq_head: AtomicU32::new(ledger.sq_head()),
         lost: OnceLock::new(),
         platform: Mutex::new(platform),
@@ -107,8 +110,10 @@ impl<P: Platform> Submitter<P> {
         self.submitted += taken as u64;
         self.shared.submitted.store(self.submitted, Ordering::Release);
         self.sq.push(&batch[..taken])?;
-        self.shared.platform().write_register(Register::Doorbell, self.sq.tail())?;
-        Ok(taken)
+        let mut platform = self.shared.platform();
+        let written = platform.write_register(Register::Doorbell, self.sq.tail());
+        self.shared.rung.store(self.submitted, Ordering::Release);
+        written.map(|()| taken)
     }
 
     /// Free slots of the submission queue, as far as the completer has learnt of them.
@@ -218,7 +223,9 @@ impl<P: Platform> Completer<P> {
             if !self.runs_alone && !idle {
                 let mut platform = self.shared.platform();
                 platform.wait(Awaited::Completion, deadline)?;
-                if !self.cq.is_fresh()? && Self::gives_up(&mut self.patience, &self.ledger, &mut *platform)? {
+                if !self.cq.is_fresh()?
+                    && Self::gives_up(&mut self.patience, &self.ledger, &self.shared, &mut *platform)?
+                {
                     return Err(self.timeout(&mut platform)?);
                 }
             } else if !late && (idle || now - start >= SPIN) {
@@ -231,7 +238,9 @@ impl<P: Platform> Completer<P> {
                 checked = now;
                 let mut platform = self.shared.platform();
                 platform.advance(1)?;
-                if !self.cq.is_fresh()? && Self::gives_up(&mut self.patience, &self.ledger, &mut *platform)? {
+                if !self.cq.is_fresh()?
+                    && Self::gives_up(&mut self.patience, &self.ledger, &self.shared, &mut *platform)?
+                {
                     return Err(self.timeout(&mut platform)?);
                 }
             }
@@ -242,12 +251,19 @@ impl<P: Platform> Completer<P> {
     }
 
     /// Counts an advance that brought no completion (R15). The submitter tells of descriptors before it rings: what it was
-    /// kept from ringing for is no fault of the device, which then has completed all that it knows of.
-    fn gives_up(patience: &mut Patience, ledger: &Ledger, platform: &mut P) -> Result<bool, DeviceError> {
+    /// kept from ringing for is no fault of the device, which then has completed all that it knows of. What it has rung for and the
+    /// device does not know of is a doorbell that was lost.
+    fn gives_up(
+        patience: &mut Patience,
+        ledger: &Ledger,
+        shared: &Shared<P>,
+        platform: &mut P,
+    ) -> Result<bool, DeviceError> {
         if !patience.is_over(platform)? {
             return Ok(false);
         }
-        if platform.read_register(Register::Doorbell)? == ledger.index(ledger.completed()) {
+        let is_told_alone = shared.rung.load(Ordering::Acquire) != shared.submitted.load(Ordering::Acquire);
+        if is_told_alone && platform.read_register(Register::Doorbell)? == ledger.index(ledger.completed()) {
             patience.reset();
             thread::yield_now();
             return Ok(false);
@@ -289,11 +305,13 @@ mod tests {
     use crate::config::QueueConfig;
     use crate::memory::{SIMULATED_BUS_ADDRESS, SharedMemory};
     use crate::registers::{Built, Registers};
+    use crate::why::Root;
     use doorbell_contract::{Capability, Place};
 
     /// A device that does nothing, ever.
     struct Silent {
         registers: Registers,
+        loses_doorbells: bool,
     }
 
     impl Platform for Silent {
@@ -306,6 +324,9 @@ mod tests {
         }
 
         fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+            if self.loses_doorbells && register == Register::Doorbell {
+                return Ok(());
+            }
             self.registers.write(register, Place::FIRST, value).map_err(|_| DeviceError::WriteRefused {
                 device: "silent".to_owned(),
                 register,
@@ -323,7 +344,7 @@ mod tests {
         }
     }
 
-    fn halves() -> (Submitter<Silent>, Completer<Silent>) {
+    fn halves(loses_doorbells: bool) -> (Submitter<Silent>, Completer<Silent>) {
         let built = Built {
             features: Capability::empty(),
             workers: 1,
@@ -336,7 +357,8 @@ mod tests {
             tick_hz: 0,
         };
         let config = QueueConfig { patience: 3, ..QueueConfig::default() };
-        Driver::new(Silent { registers: Registers::new(built) }, config).unwrap().split().unwrap()
+        let silent = Silent { registers: Registers::new(built), loses_doorbells };
+        Driver::new(silent, config).unwrap().split().unwrap()
     }
 
     fn soon() -> Instant {
@@ -346,11 +368,20 @@ mod tests {
     /// The submitter lost its processor between telling and ringing.
     #[test]
     fn r15_what_is_told_and_not_rung_is_not_held_against_the_device() {
-        let (submitter, mut completer) = halves();
+        let (submitter, mut completer) = halves(false);
         submitter.shared.submitted.store(1, Ordering::Release);
         assert!(!completer.wait(soon()).unwrap(), "nothing has come");
         submitter.shared.platform().write_register(Register::Doorbell, 1).unwrap();
         let error = completer.wait(Instant::now() + Duration::from_secs(60)).unwrap_err();
         assert!(matches!(error, DeviceError::Timeout(_)), "{error}");
+    }
+
+    #[test]
+    fn r15_a_doorbell_that_is_lost_is_the_reason() {
+        let (mut submitter, mut completer) = halves(true);
+        assert_eq!(submitter.submit(&[HwDesc::decode(1, 4, 4)]).unwrap(), 1);
+        let error = completer.wait(Instant::now() + Duration::from_secs(60)).unwrap_err();
+        let DeviceError::Timeout(timeout) = error else { panic!("{error}") };
+        assert_eq!(timeout.why.unwrap().root, Root::LostDoorbell { wrote: 1, has: 0 });
     }
 }

@@ -268,6 +268,10 @@ impl Platform for VfioUser {
         }
     }
 
+    fn shows_workers(&self) -> bool {
+        false
+    }
+
     fn runs_alone(&self) -> bool {
         true
     }

@@ -173,6 +173,10 @@ impl Platform for VfioPci {
         }
     }
 
+    fn shows_workers(&self) -> bool {
+        false
+    }
+
     fn runs_alone(&self) -> bool {
         true
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use doorbell_contract::{FunctionControl, HwCompletion, HwDesc, Place, Register, State};
+use doorbell_host::why::Root;
 use doorbell_host::{Device, Driver, Pages, Platform, QueueConfig};
 use doorbell_vfio::{Refusal, VfioUser};
 use rstest::rstest;
@@ -346,6 +347,24 @@ fn a_driver_whose_function_was_reset_says_so() {
     }
     let error = driver.wait(Instant::now() + NEVER).unwrap_err().to_string();
     assert!(error.contains("1 descriptors in flight") && error.contains("the function was reset"), "{error}");
+    served.end();
+}
+
+/// A function is told nothing of workers, so `why` does not say that none runs.
+#[test]
+fn why_does_not_say_what_workers_do() {
+    let served = serve("rtl", 1);
+    let mut driver = served.driver(0, QueueConfig { wait_states: u16::MAX.into(), ..QueueConfig::default() });
+    assert_eq!(driver.submit(&[HwDesc::decode(0, 0, 1000)]).unwrap(), 1);
+    let deadline = Instant::now() + SOON;
+    loop {
+        let root = driver.why().unwrap().remove(0).1.root;
+        if root == (Root::Unshown { descriptors: 1 }) {
+            break;
+        }
+        assert!(matches!(root, Root::Unread { .. }), "before the slot is read: {root}");
+        assert!(Instant::now() < deadline, "{root}");
+    }
     served.end();
 }
 

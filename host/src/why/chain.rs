@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use doorbell_contract::{DescFlags, HwDesc, Opcode};
+use doorbell_contract::{DescFlags, HwDesc, MEMBER_NONE, MEMBERS_MAX, Opcode};
 
 /// A descriptor without a completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +42,11 @@ pub enum Cause {
         /// The PREFILL.
         at: u32,
     },
+    /// It is a STOP of a whole group, and waits for everything of it (R8).
+    Group {
+        /// The last descriptor of the group before it.
+        last: u32,
+    },
     /// Its turn in the queue pair: a descriptor before it has not begun (R16).
     Turn {
         /// That one.
@@ -61,6 +66,7 @@ impl Cause {
             | Self::Fence { at: index }
             | Self::Earlier { last: index }
             | Self::Prefill { at: index }
+            | Self::Group { last: index }
             | Self::Turn { behind: index } => Some(index),
             Self::Unread | Self::Ready | Self::Worker => None,
         }
@@ -79,6 +85,9 @@ impl fmt::Display for Waiting {
                 write!(f, "is a fence and waits for all before it, the last in slot {last:#x} (R7)")
             }
             Cause::Prefill { at } => write!(f, "waits for the PREFILL of its group in slot {at:#x} (R17)"),
+            Cause::Group { last } => {
+                write!(f, "is a STOP of a group and waits for all of it, the last in slot {last:#x} (R8)")
+            }
             Cause::Turn { behind } => write!(f, "waits for its turn behind slot {behind:#x} (R16)"),
             Cause::Ready => f.write_str("was read, and nothing of its queue pair holds it"),
             Cause::Worker => f.write_str("waits for a worker (R16)"),
@@ -110,12 +119,19 @@ pub(super) fn causes(slots: &[(u32, HwDesc)], sq_head: u32, busy: u32) -> Vec<Wa
         }
         let opens = |earlier: &HwDesc| {
             earlier.opcode == Opcode::Prefill as u8
-                && earlier.max_tokens > 0
+                && (1..=MEMBERS_MAX).contains(&earlier.max_tokens)
                 && earlier.prefix_id == desc.prefix_id
         };
-        let member = has(desc, DescFlags::COW_PREFIX) && desc.opcode != Opcode::Prefill as u8;
-        if let (true, Some(at)) = (member, last(&opens)) {
+        let opened = earlier.iter().rfind(|(_, earlier)| opens(earlier));
+        // Where the PREFILL has completed, how many members it gave is not known any more.
+        let members = opened.map_or(MEMBERS_MAX, |(_, prefill)| prefill.max_tokens);
+        let belongs = |desc: &HwDesc| stops_group(desc) || is_member(desc, members);
+        if let (true, Some(&(at, _))) = (belongs(desc), opened) {
             return Cause::Prefill { at };
+        }
+        let of_group = |earlier: &HwDesc| belongs(earlier) && earlier.prefix_id == desc.prefix_id;
+        if let (true, Some(last)) = (stops_group(desc), last(&of_group)) {
+            return Cause::Group { last };
         }
         if let Some(behind) = held {
             return Cause::Turn { behind };
@@ -134,6 +150,17 @@ pub(super) fn causes(slots: &[(u32, HwDesc)], sq_head: u32, busy: u32) -> Vec<Wa
         found.push(Waiting { index, desc, cause });
     }
     found
+}
+
+/// Whether it names one of the members of its group (R17).
+fn is_member(desc: &HwDesc, members: u32) -> bool {
+    let opcodes = [Opcode::Decode as u8, Opcode::Stop as u8];
+    has(desc, DescFlags::COW_PREFIX) && opcodes.contains(&desc.opcode) && u32::from(desc.member) < members
+}
+
+/// Whether it is a STOP of a whole group (R8).
+fn stops_group(desc: &HwDesc) -> bool {
+    has(desc, DescFlags::COW_PREFIX) && desc.opcode == Opcode::Stop as u8 && desc.member == MEMBER_NONE
 }
 
 fn has(desc: &HwDesc, flag: DescFlags) -> bool {
@@ -164,6 +191,26 @@ mod tests {
         ];
         let slots: Vec<(u32, HwDesc)> = (0..).map(at).zip(descs.map(|(desc, _)| desc)).collect();
         let found: Vec<Cause> = causes(&slots, at(9), 2).iter().map(|waiting| waiting.cause).collect();
+        assert_eq!(found, descs.map(|(_, cause)| cause));
+    }
+
+    /// R8, R17: a STOP of a whole group, and what continues a prefix without being in a group.
+    #[test]
+    fn r13_a_stop_of_a_group_waits_for_all_of_it() {
+        let of = |rollout| HwDesc::decode(rollout, 4, 4);
+        let descs = [
+            (HwDesc { rollout_id: 90, ..HwDesc::open_group(8, 4, 2) }, Cause::Ready),
+            (of(1).with_member(7, 0), Cause::Ready),
+            (of(2).with_member(7, 63), Cause::Ready),
+            // No member of the group that the PREFILL opens.
+            (of(3).with_member(8, MEMBER_NONE), Cause::Ready),
+            (of(4).with_member(8, 2), Cause::Ready),
+            (HwDesc { rollout_id: 91, ..HwDesc::stop_group(7) }, Cause::Group { last: 2 }),
+            (of(5).with_member(8, 1), Cause::Prefill { at: 0 }),
+            (of(6), Cause::Turn { behind: 5 }),
+        ];
+        let slots: Vec<(u32, HwDesc)> = (0..).zip(descs.map(|(desc, _)| desc)).collect();
+        let found: Vec<Cause> = causes(&slots, 8, 0).iter().map(|waiting| waiting.cause).collect();
         assert_eq!(found, descs.map(|(_, cause)| cause));
     }
 }

@@ -49,10 +49,11 @@ impl Why {
         Why { root, waiting, unknown: outstanding.unknown }
     }
 
-    /// From the youngest descriptor that waits for another to the one that waits for none.
+    /// From the youngest descriptor that waits for another, or else the youngest of all, to one that waits for none.
     pub fn chain(&self) -> Vec<&Waiting> {
         let at = |index| self.waiting.iter().find(|waiting| waiting.index == index);
-        let mut links: Vec<&Waiting> = self.waiting.last().into_iter().collect();
+        let youngest = self.waiting.iter().rfind(|waiting| waiting.cause.older().is_some());
+        let mut links: Vec<&Waiting> = youngest.or(self.waiting.last()).into_iter().collect();
         // Each link is older than the one before.
         while let Some(older) = links.last().and_then(|link| link.cause.older()).and_then(at) {
             links.push(older);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use doorbell_contract::{DeviceFault, MessageControl, Register, State};
+use doorbell_contract::{Control, DeviceFault, Register, State};
 
 use super::Known;
 use crate::driver::names;
@@ -15,7 +15,7 @@ use crate::platform::Platform;
 pub enum Root {
     /// The queue pair is dead: faults of ERROR, in words.
     Dead(String),
-    /// The queue pair is not active, and nobody has told this driver.
+    /// Somebody other than this driver has disabled or reset the queue pair. Its transfers may still drain.
     Inactive,
     /// A write of DOORBELL that the device does not have.
     LostDoorbell {
@@ -36,7 +36,7 @@ pub enum Root {
         /// Completions in it.
         completions: u32,
     },
-    /// A completion is there, and the message of the interrupt is held by the mask of its vector.
+    /// A completion is there, and the message of the interrupt is held: by a mask, or as messages are switched off.
     Masked,
     /// A completion is there, the interrupt has fired, and its message has not come.
     LostMessage {
@@ -68,7 +68,7 @@ pub enum Root {
     WaitStates,
     /// A worker runs and gives no token.
     Running,
-    /// Slots that were published and not read.
+    /// Slots that were published and not read, with nothing before them that is not completed.
     Unread {
         /// The first of them.
         from: u32,
@@ -80,6 +80,11 @@ pub enum Root {
         /// How many.
         descriptors: u64,
     },
+    /// Descriptors that were read, on a device that does not show whether a worker runs them.
+    Unshown {
+        /// How many.
+        descriptors: u64,
+    },
 }
 
 impl fmt::Display for Root {
@@ -87,11 +92,14 @@ impl fmt::Display for Root {
         match self {
             Self::Dead(faults) => write!(f, "the queue pair is dead, ERROR {faults} (R24)"),
             Self::Inactive => {
-                write!(f, "the queue pair is inactive: something else disabled or reset it (R12)")
+                write!(
+                    f,
+                    "the queue pair is disabled: something other than this driver disabled or reset it (R12)"
+                )
             }
             Self::LostDoorbell { wrote, has } => write!(
                 f,
-                "the device has completed all that it knows of: its DOORBELL is {has:#x}, and the driver wrote {wrote:#x} (R1)"
+                "the device knows of no slot from {has:#x} on: its DOORBELL is {has:#x}, and the driver wrote {wrote:#x} (R1)"
             ),
             Self::LostRelease { wrote, has } => write!(
                 f,
@@ -105,8 +113,8 @@ impl fmt::Display for Root {
             }
             Self::Masked => write!(
                 f,
-                "a completion is there, and the vector of the queue pair is masked: its message is held until \
-                 MESSAGE_CONTROL.MASK is 0 (R14)"
+                "a completion is there, and the message of its interrupt is held: its vector is masked, or messages are \
+                 switched off (R14)"
             ),
             Self::LostMessage { faults } => write!(
                 f,
@@ -138,13 +146,18 @@ impl fmt::Display for Root {
             ),
             Self::Unread { from, to } => write!(
                 f,
-                "the device has not read slots {from:#x} to {to:#x}, though no worker is busy and completions have room: a read of the \
-                 ring is not answered, or the device has stopped (R3)"
+                "the device has not read slots {from:#x} to {to:#x}, though all before them is completed and completions have room: a \
+                 read of the ring is not answered, or the device has stopped (R3)"
             ),
             Self::Held { descriptors } => write!(
                 f,
                 "no worker runs the {descriptors} descriptors that were read: a fence (R7), an order (R5) or an answer of the bus holds \
                  them"
+            ),
+            Self::Unshown { descriptors } => write!(
+                f,
+                "the device has read {descriptors} descriptors and completed none of them, and does not show this function what its \
+                 workers do: a worker (R15), a fence (R7), an order (R5) or an answer of the bus holds them"
             ),
         }
     }
@@ -152,15 +165,18 @@ impl fmt::Display for Root {
 
 /// What the registers of a queue pair show.
 pub(crate) struct Seen {
+    control: Control,
     state: State,
     fault: DeviceFault,
-    workers: u32,
+    /// WORKER_STATE, if the device shows it to the function.
+    workers: Option<u32>,
     doorbell: u32,
     pub(super) sq_head: u32,
     cq_tail: u32,
     cq_head: u32,
     cq_size: u32,
-    masked: bool,
+    /// The interrupt has fired, and its message is not sent.
+    held: bool,
 }
 
 /// Bits of WORKER_STATE: some worker of the device is busy, in wait states, held back by the write port.
@@ -174,27 +190,29 @@ impl Seen {
     /// # Errors
     /// If one cannot be read.
     pub fn of(platform: &mut impl Platform) -> Result<Self, DeviceError> {
+        let (shows_workers, queue) = (platform.shows_workers(), platform.queue());
         let mut read = |register| platform.read_register(register);
         Ok(Self {
+            control: Control::from_bits_retain(read(Register::Control)?),
             state: State::from_bits_retain(read(Register::State)?),
             fault: DeviceFault::from_bits_retain(read(Register::Error)?),
-            workers: read(Register::WorkerState)?,
+            workers: if shows_workers { Some(read(Register::WorkerState)?) } else { None },
             doorbell: read(Register::Doorbell)?,
             sq_head: read(Register::SqHead)?,
             cq_tail: read(Register::CqTail)?,
             cq_head: read(Register::CqHead)?,
             cq_size: read(Register::CqSize)?,
             // Not every device has vectors.
-            masked: match read(Register::MessageControl) {
+            held: match read(Register::MessagesPending) {
                 Err(DeviceError::ReadRefused { .. }) => false,
-                read => MessageControl::from_bits_retain(read?).contains(MessageControl::MASK),
+                read => read? >> queue & 1 != 0,
             },
         })
     }
 
     /// Workers of the device that are busy.
     pub fn busy(&self) -> u32 {
-        self.workers >> 3 & 0x1F
+        self.workers.unwrap_or(0) >> 3 & 0x1F
     }
 
     /// The first that holds. Each is a reason for those behind it.
@@ -203,7 +221,8 @@ impl Seen {
         if self.state.contains(State::DEAD) {
             return Root::Dead(names(self.fault));
         }
-        if !self.state.contains(State::ACTIVE) {
+        // With ENABLE 0 the other registers mean nothing, even while ACTIVE is 1 and transfers drain.
+        if !self.state.contains(State::ACTIVE) || !self.control.contains(Control::ENABLE) {
             return Root::Inactive;
         }
         if self.cq_size > 0 && waiting >= self.cq_size {
@@ -216,32 +235,40 @@ impl Seen {
             return match known.armed {
                 None => Root::Untaken { from: known.cq_head },
                 Some(arm) if self.state.contains(State::ARMED) => Root::Unasked { arm },
-                Some(_) if self.masked => Root::Masked,
+                Some(_) if self.held => Root::Masked,
                 Some(_) => Root::LostMessage { faults: names(self.fault) },
             };
         }
-        // A submitter on another thread may not have rung yet: what the device does know of is done.
+        // A submitter on another thread may not have rung yet: what the device does know of is done. A DOORBELL behind what was read
+        // has gone back.
+        let is_behind = (self.doorbell.wrapping_sub(self.sq_head) as i32) < 0;
         if self.doorbell != known.sq_tail
-            && self.doorbell == known.sq_tail.wrapping_sub(known.in_flight as u32)
+            && (is_behind || self.doorbell == known.sq_tail.wrapping_sub(known.in_flight as u32))
         {
             return Root::LostDoorbell { wrote: known.sq_tail, has: self.doorbell };
         }
         if self.cq_tail != known.cq_head {
             return Root::Unseen { from: known.cq_head, to: self.cq_tail, faults: names(self.fault) };
         }
-        if self.workers & HELD_BACK != 0 {
+        let workers = self.workers.unwrap_or(0);
+        if workers & HELD_BACK != 0 {
             return Root::WritePort;
         }
-        if self.workers & WAITS != 0 {
+        if workers & WAITS != 0 {
             return Root::WaitStates;
         }
-        if self.workers & BUSY != 0 {
+        if workers & BUSY != 0 {
             return Root::Running;
         }
-        if self.sq_head != self.doorbell {
+        // Where something that was read is not completed, it is what holds up the reading: the device's buffers are full.
+        let descriptors = known.in_flight.saturating_sub(known.sq_tail.wrapping_sub(self.sq_head).into());
+        if self.sq_head != self.doorbell && descriptors == 0 {
             return Root::Unread { from: self.sq_head, to: self.doorbell };
         }
-        Root::Held { descriptors: known.in_flight }
+        match self.workers {
+            Some(_) => Root::Held { descriptors },
+            None => Root::Unshown { descriptors },
+        }
     }
 }
 
@@ -253,15 +280,16 @@ mod tests {
     /// Three descriptors from index 0xFFFF_FFFE on, of which one has completed; none of them runs.
     fn seen() -> Seen {
         Seen {
+            control: Control::ENABLE,
             state: State::ACTIVE,
             fault: DeviceFault::empty(),
-            workers: 0,
+            workers: Some(0),
             doorbell: 1,
             sq_head: 1,
             cq_tail: 9,
             cq_head: 9,
             cq_size: 4,
-            masked: false,
+            held: false,
         }
     }
 
@@ -270,16 +298,24 @@ mod tests {
 
     #[rstest]
     #[case::held(seen(), Root::Held { descriptors: 2 })]
-    #[case::unread(Seen { sq_head: 0, ..seen() }, Root::Unread { from: 0, to: 1 })]
-    #[case::runs(Seen { workers: 0b1001, sq_head: 0, ..seen() }, Root::Running)]
-    #[case::wait_states(Seen { workers: 0b1011, ..seen() }, Root::WaitStates)]
-    #[case::write_port(Seen { workers: 0b1101, ..seen() }, Root::WritePort)]
-    #[case::unseen(Seen { cq_tail: 11, workers: 1, ..seen() }, Root::Unseen { from: 9, to: 11, faults: "none".into() })]
+    #[case::unread(Seen { sq_head: u32::MAX, ..seen() }, Root::Unread { from: u32::MAX, to: 1 })]
+    #[case::read_and_held(Seen { sq_head: 0, ..seen() }, Root::Held { descriptors: 1 })]
+    #[case::not_shown(Seen { workers: None, ..seen() }, Root::Unshown { descriptors: 2 })]
+    #[case::unread_and_not_shown(
+        Seen { workers: None, sq_head: u32::MAX, ..seen() },
+        Root::Unread { from: u32::MAX, to: 1 }
+    )]
+    #[case::runs(Seen { workers: Some(0b1001), sq_head: 0, ..seen() }, Root::Running)]
+    #[case::wait_states(Seen { workers: Some(0b1011), ..seen() }, Root::WaitStates)]
+    #[case::write_port(Seen { workers: Some(0b1101), ..seen() }, Root::WritePort)]
+    #[case::unseen(Seen { cq_tail: 11, workers: Some(1), ..seen() }, Root::Unseen { from: 9, to: 11, faults: "none".into() })]
     #[case::full(Seen { cq_tail: 13, ..seen() }, Root::FullQueue { completions: 4 })]
     #[case::release(Seen { cq_head: 5, ..seen() }, Root::LostRelease { wrote: 9, has: 5 })]
     #[case::release_on_its_way(Seen { cq_head: 6, ..seen() }, Root::Held { descriptors: 2 })]
     #[case::doorbell(Seen { doorbell: u32::MAX, sq_head: u32::MAX, ..seen() }, Root::LostDoorbell { wrote: 1, has: u32::MAX })]
-    #[case::doorbell_of_another_thread(Seen { doorbell: 0, sq_head: 0, ..seen() }, Root::Held { descriptors: 2 })]
+    #[case::doorbell_of_another_thread(Seen { doorbell: 0, sq_head: 0, ..seen() }, Root::Held { descriptors: 1 })]
+    #[case::doorbell_went_back(Seen { doorbell: u32::MAX - 1, ..seen() }, Root::LostDoorbell { wrote: 1, has: u32::MAX - 1 })]
+    #[case::drains(Seen { control: Control::empty(), sq_head: 0, doorbell: 0, ..seen() }, Root::Inactive)]
     #[case::inactive(Seen { state: State::IDLE, doorbell: 0, ..seen() }, Root::Inactive)]
     #[case::dead(
         Seen { state: State::DEAD, fault: DeviceFault::BUS_TIMEOUT, ..seen() },
@@ -292,7 +328,7 @@ mod tests {
     #[rstest]
     #[case::untaken(seen(), None, Root::Untaken { from: 9 })]
     #[case::unasked(Seen { state: State::ACTIVE | State::ARMED, ..seen() }, Some(9), Root::Unasked { arm: 9 })]
-    #[case::masked(Seen { masked: true, ..seen() }, Some(9), Root::Masked)]
+    #[case::masked(Seen { held: true, ..seen() }, Some(9), Root::Masked)]
     #[case::message(
         Seen { fault: DeviceFault::MESSAGE_WRITE, ..seen() },
         Some(9),
