@@ -15,8 +15,9 @@ use submission::SubmissionQueue;
 /// Looks at the doorbell before the device gives up.
 const LOOKS: u32 = 2;
 
-fn batch(count: u64) -> Vec<Descriptor> {
-    (0..count).map(|k| Descriptor { rollout: 7 + k }).collect()
+/// Those that follow the first `before` of a run.
+fn batch(before: u32, count: u32) -> Vec<Descriptor> {
+    (0..count).map(|k| Descriptor { rollout: 7 + u64::from(before + k) }).collect()
 }
 
 /// Fetches what the doorbell publishes, from index `start` on; whether that were all that fit.
@@ -49,25 +50,35 @@ fn device(shared: &Shared, start: u32, fits: u32) -> bool {
     false
 }
 
-/// Submits a batch of `count` from index `start` on.
-fn run(start: u32, count: u32) {
-    let fits = count.min(DEPTH as u32);
-    let case = format!("a batch of {count} on a ring of {DEPTH}, the first index {start:#x}");
+/// Submits batches of these counts, one after the other, from index `start` on.
+fn run(start: u32, counts: &'static [u32]) {
+    let fits = counts.iter().sum::<u32>().min(DEPTH as u32);
+    let batches = match counts {
+        [count] => format!("a batch of {count}"),
+        counts => format!("batches of {}", counts.iter().map(u32::to_string).collect::<Vec<_>>().join(" and ")),
+    };
+    let case = format!("{batches} on a ring of {DEPTH}, the first index {start:#x}");
     let outcome = explore(move || {
         let shared = Arc::new(Shared::new(start));
         let theirs = shared.clone();
         let fetcher = spawn("device", move || device(&theirs, start, fits));
         let mut queue = SubmissionQueue::new(&shared, start);
-        let taken = queue.submit(&batch(count.into()));
-        if taken != fits as usize {
-            wrong(format!("submit() says that it took {taken} descriptors; {fits} fit."));
-        }
-        let told = shared.doorbell.look();
-        if told != start.wrapping_add(fits) {
-            wrong(format!(
-                "submit() took {fits} descriptors and has returned; the doorbell publishes {} of them.",
-                told.wrapping_sub(start) as i32
-            ));
+        let mut before = 0;
+        for (calls, &count) in (1..).zip(counts) {
+            let room = count.min(DEPTH as u32 - before);
+            let taken = queue.submit(&batch(before, count));
+            if taken != room as usize {
+                wrong(format!("submit() says that it took {taken} descriptors; {room} fit."));
+            }
+            before += room;
+            let told = shared.doorbell.look();
+            if told != start.wrapping_add(before) {
+                let calls = if calls > 1 { format!(" in {calls} calls") } else { String::new() };
+                wrong(format!(
+                    "submit() took {before} descriptors{calls} and has returned; the doorbell publishes {} of them.",
+                    told.wrapping_sub(start) as i32
+                ));
+            }
         }
         fetcher.join().unwrap()
     });
@@ -77,10 +88,11 @@ fn run(start: u32, count: u32) {
 }
 
 fn main() {
-    run(5, 1);
-    run(5, 2);
+    run(5, &[1]);
+    run(5, &[2]);
     // The indices wrap, and the batch does not fit.
-    run(u32::MAX, 2);
-    run(u32::MAX, 3);
+    run(u32::MAX, &[2]);
+    run(u32::MAX, &[3]);
+    run(u32::MAX, &[1, 1]);
     solved("in every interleaving the device finds each slot as it was written.");
 }

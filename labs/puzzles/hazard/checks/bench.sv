@@ -3,8 +3,9 @@ module bench;
   import puzzle_pkg::*;
 
   localparam int Units = 3;
-  localparam int Lines = 24;
-  string header = "cycle | in flight: unit 0, reads, writes | unit 1             | unit 2             | next: word, unit, reads, writes | taken";
+  localparam int Lines = 256;
+  localparam int Near = 24;                          // lines that neighbours in the program share
+  string header = "cycle | in flight: unit 0, reads, writes | unit 1                | unit 2                | next: word, unit, reads, writes | taken";
   string order = "N3: a word begins only after every earlier word on another unit that writes what it reads, or reads or writes what it writes. Else the result depends on timing.";
   string speed = "N3: only a word that meets an earlier one waits. Whatever else waits costs speed, and a program is scheduled as if it did not.";
 
@@ -28,11 +29,31 @@ module bench;
   int raws = 0, wars = 0, waws = 0, beside = 0;
 
   function automatic logic [Lines-1:0] bits(input int first, input int stop);
-    bits = '0;
-    for (int k = 0; k < Lines; k++) bits[k] = k >= first && k < stop;
+    bits = ({Lines{1'b1}} << first) & ~({Lines{1'b1}} << stop);
   endfunction
 
-  // One word to its beginning; it takes `cycles` on its unit. After `patience` cycles it is given up.
+  // A cycle in which this is no word yet: nothing begins.
+  task automatic pause(input int on, input int rf, input int rs, input int wf, input int ws);
+    @(negedge clk);
+    unit        = on;
+    read_first  = rf;
+    read_stop   = rs;
+    write_first = wf;
+    write_stop  = ws;
+    for (int u = 0; u < Units; u++) done[u] = at[u] >= 0 && left[u] == 0;
+    #1;
+    if (taken !== 1'b0) still_wrong($sformatf("cycle %0d: taken_o is %b, and valid_i is 0: there is no next word.", cycle, taken),
+                                    "A word begins only while valid_i says that there is one.", header);
+    for (int u = 0; u < Units; u++) begin
+      if (done[u])         at[u] = -1;
+      else if (at[u] >= 0) left[u] = left[u] - 1;
+    end
+    @(posedge clk);
+    cycle = cycle + 1;
+    #1;
+  endtask
+
+  // One word to its beginning; it takes `cycles` on its unit.
   task automatic give(input int on, input int rf, input int rs, input int wf, input int ws, input int cycles);
     logic begun;
     begun       = 1'b0;
@@ -51,11 +72,11 @@ module bench;
       #1;
       row = $sformatf("%5d |", cycle);
       for (int u = 0; u < Units; u++)
-        if (at[u] < 0) row = $sformatf("%0s %0s", row, (u == 0) ? "-                             |" : "-                  |");
+        if (at[u] < 0) row = $sformatf("%0s %0s", row, (u == 0) ? "-                             |" : "-                     |");
         else begin
           text = $sformatf("w%0d %0d-%0d %0d-%0d", at[u], spans[4*u], spans[4*u+1] - 1, spans[4*u+2], spans[4*u+3] - 1);
           if (u == 0) row = $sformatf("%0s %-29s |", row, text);
-          else        row = $sformatf("%0s %-18s |", row, text);
+          else        row = $sformatf("%0s %-21s |", row, text);
         end
       text = $sformatf("w%0d unit %0d %0d-%0d %0d-%0d", word, on, rf, rs - 1, wf, ws - 1);
       note($sformatf("%0s %-31s | %b", row, text, taken));
@@ -114,8 +135,8 @@ module bench;
   endtask
 
   // Drawn one by one, so that each simulator draws the same.
-  int rf, rs, wf, ws, on, cycles;
-  logic short;
+  int rf, rs, wf, ws, on, cycles, base;
+  logic short, pauses, far;
   initial begin
     if ($value$plusargs("wave=%s", path)) begin
       $dumpfile(path);
@@ -137,13 +158,19 @@ module bench;
     give(1, 20, 21, 10, 12, 9);         // next to word 4
     give(2, 22, 23, 19, 23, 4);         // WAR in its middle
     for (int k = 0; k < 1500; k++) begin
-      rf = below(Lines - 4);
+      // Neighbours in all of memory, and one word in ten that reads somewhere else.
+      base = (k / 250) * 55;
+      if (base > Lines - 1 - Near) base = Lines - 1 - Near;
+      far = chance(10);
+      rf = far ? below(Lines - 5) : base + below(Near - 4);
       rs = rf + 1 + below(4);
-      wf = below(Lines - 4);
+      wf = base + below(Near - 4);
       ws = wf + 1 + below(4);
       on     = below(Units);
       short  = chance(70);
       cycles = 1 + below(short ? 6 : 20);
+      pauses = chance(10);
+      if (pauses && !ended) pause(on, rf, rs, wf, ws);
       give(on, rf, rs, wf, ws, cycles);
     end
     if (raws < 50 || wars < 50 || waws < 50 || beside < 100)

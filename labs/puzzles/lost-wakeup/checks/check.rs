@@ -35,9 +35,10 @@ struct State {
     armed: Option<u32>,
     pending: bool,
     masked: bool,
-    /// Times that the mask may change, and that something else may wake the host.
+    /// Times that the mask may change, that something else may wake the host, and that it may arm above the completion that it reads next.
     masks: u32,
     others: u32,
+    aheads: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -48,9 +49,11 @@ enum Step {
     OtherWake,
     Send,
     Mask,
+    Ahead,
 }
 
-const STEPS: [Step; 6] = [Step::Complete, Step::Host, Step::Send, Step::Wake, Step::OtherWake, Step::Mask];
+const STEPS: [Step; 7] =
+    [Step::Complete, Step::Host, Step::Send, Step::Wake, Step::OtherWake, Step::Mask, Step::Ahead];
 
 const FIRES: &str = "R14: an armed queue pair fires as soon as a completion at or above ARM is visible. Those that were visible before ARM was written count too.";
 const ONCE: &str = "R14: firing disarms the queue pair: one arming brings at most one message, and that comes after everything that it announces is visible.";
@@ -92,14 +95,16 @@ impl State {
                     format!("host    looks for completion {}, and finds none", index(self.taken))
                 }
                 Host::Arms => {
-                    state.vector.arm(start.wrapping_add(self.taken));
-                    state.armed = Some(self.taken);
-                    state.fire();
-                    state.host = Host::Sleeps;
+                    state.arm(start, self.taken);
                     format!("host    writes ARM = {}, and sleeps", index(self.taken))
                 }
                 _ => return None,
             },
+            Step::Ahead if self.host == Host::Arms && self.aheads > 0 && self.taken + 1 < COUNT => {
+                state.aheads -= 1;
+                state.arm(start, self.taken + 1);
+                format!("host    writes ARM = {}, to wait for two completions, and sleeps", index(self.taken + 1))
+            }
             Step::Wake if self.host == Host::Sleeps && self.message => {
                 state.message = false;
                 state.host = Host::Reads;
@@ -131,6 +136,13 @@ impl State {
             wrong = Err(("a message was to be sent, and this step takes it back: it is lost.".into(), KEPT));
         }
         Some((text, state, wrong))
+    }
+
+    fn arm(&mut self, start: u32, at: u32) {
+        self.vector.arm(start.wrapping_add(at));
+        self.armed = Some(at);
+        self.fire();
+        self.host = Host::Sleeps;
     }
 
     /// R14 itself.
@@ -210,6 +222,7 @@ fn run(start: u32) -> usize {
         masked: false,
         masks: 2,
         others: 1,
+        aheads: 1,
     };
     let mut steps = HashMap::from([(first.clone(), None)]);
     let mut open = VecDeque::from([first]);
