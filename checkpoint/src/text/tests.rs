@@ -99,7 +99,7 @@ fn decoders() -> Vec<serde_json::Value> {
         strip("a", 2, 0),
         strip("▁", 1, 1),
         all(&[]),
-        all(&[all(&[bytes.clone()]), metaspace("first")]),
+        all(&[all(std::slice::from_ref(&bytes)), metaspace("first")]),
         all(&[ctc, bytes.clone(), bpe("</w>")]),
         all(&[pieces(true), fuse.clone(), strip(" ", 3, 2)]),
         all(&[level.clone(), strip("a", 1, 1), letters.clone()]),
@@ -283,6 +283,18 @@ fn a_template_that_takes_too_much_is_refused() {
     }
     // As long as it is within all of them, nothing is said.
     assert_eq!(chat("{{ 'x' * 1000000 }}").unwrap().len(), 1_000_000);
+}
+
+/// What does not end is told as the parser tells it, wherever a letter of several bytes ends.
+#[test]
+fn a_tag_that_does_not_end_is_told() {
+    for template in
+        ["{%éa", "{%日", "{%", "{%é", "{{ 'a' }}{%日本", "{{é", "{#é", "a{% if x %}{% éé", "{%-éa"]
+    {
+        let told = chat(template).unwrap_err();
+        assert!(!told.contains("char boundary") && !told.contains("range"), "{template}: {told}");
+    }
+    assert_eq!(chat("{% generation %}é{%- endgeneration %}").unwrap(), "é");
 }
 
 /// What takes its time within one step ends by the clock.
