@@ -102,7 +102,7 @@ const char *doorbell_result_name(int result);
 
 // Opens the device `name` ("model", "rtl", "gpu", "pcie", "vfio-user") and stores its handle, or NULL. "pcie" needs the option address=,
 // as 0000:00:03.0, and "vfio-user" the option socket=. `options` may be NULL, or holds pairs
-// as "sq_depth=64 workers=4", apart by blanks or commas; an unknown key lists all.
+// as "sq_depth=64 workers=4", apart by blanks or commas; an unknown key lists all. An option that is for other devices is a BAD_OPTION.
 int doorbell_open(const char *name, const char *options, doorbell_device **device);
 
 // Closes the device, without waiting: what is in flight is lost.

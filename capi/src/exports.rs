@@ -8,7 +8,7 @@ use std::slice;
 use std::time::Duration;
 
 use doorbell_contract::{DescFlags, HwCompletion, HwDesc, HwPolicy, MEMBER_NONE, PREFIX_NONE, PolicyMode};
-use doorbell_devices::{Kind, Settings};
+use doorbell_devices::Kind;
 use static_assertions::const_assert_eq;
 
 use crate::code::{self, Code, Refusal};
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn doorbell_open(
         // SAFETY: by the caller's word.
         let options = if options.is_null() { "" } else { unsafe { text(options, "options") }? };
         let kind = Kind::parse(name)?;
-        let opened = kind.open(&options.parse::<Settings>()?)?;
+        let opened = kind.open(&kind.settings(options)?)?;
         let key = handle::insert(Open::new(opened));
         // SAFETY: by the caller's word.
         unsafe { store(device, ptr::without_provenance_mut(key), "device") }

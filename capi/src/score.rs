@@ -18,6 +18,9 @@ static WEIGHTS: Table<Model> = Table::new(
     "no open weights have this handle: they were closed, or never came from doorbell_weights_open",
 );
 
+/// Positions whose logits are there at once: a vocabulary may have a million tokens.
+const AT_ONCE: usize = 32;
+
 /// `doorbell_weights *`: a key, never an address.
 type Handle = *mut Weights;
 
@@ -127,7 +130,8 @@ fn score(
         let (from, to) = (cache.len(), end.saturating_sub(1));
         let runner = Runner::new(model);
         let streams = runner.extend(&mut cache, &tokens[from.min(to)..to]);
-        for (place, logits) in (from + 1..).zip(runner.logits(&streams)) {
+        let logits = streams.chunks(AT_ONCE).flat_map(|streams| runner.logits(streams));
+        for (place, logits) in (from + 1..).zip(logits) {
             out[place] = log_probability(&logits, sharpness, tokens[place]);
         }
     }
@@ -177,6 +181,33 @@ mod tests {
                 assert_ne!(scored(&[(a.clone(), 40)]), logps);
             }
         }
+    }
+
+    /// The most memory that this process has had, in bytes.
+    fn peak() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
+    /// All logits of this span together are 512 MiB.
+    #[test]
+    fn the_logits_of_a_span_are_never_there_together() {
+        let mut model = micro().model;
+        let matrix = &mut model.tokens;
+        let times = (1 << 17) / model.shape.vocabulary;
+        matrix.weights = matrix.weights.repeat(times);
+        matrix.rows = matrix.rows.repeat(times);
+        model.shape.vocabulary *= times;
+        let tokens: Vec<u32> = (0..1024).map(|place| place * 127).collect();
+        let spans = [(Arc::new(model), tokens.len())];
+        let before = peak();
+        let mut out = vec![1; tokens.len()];
+        score(&spans, Sharpness::ONE, &tokens, &mut out).unwrap();
+        let more = peak() - before;
+        assert!(more < 200 << 20, "{more} bytes more");
+        // Of 2,048 tokens each that are alike.
+        assert!(out[1..].iter().all(|&logp| logp < -7 << 16), "{:?}", &out[..9]);
     }
 
     #[test]

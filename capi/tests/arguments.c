@@ -50,6 +50,11 @@ int main(int argc, char **argv) {
   EXPECT(doorbell_open(name, "token_bytes=0xffffffffffffffff", &device), DOORBELL_BAD_OPTION);
   EXPECT(doorbell_open(name, "fault=nonsense", &device), DOORBELL_BAD_OPTION);
   EXPECT(doorbell_open(name, "ranges=9", &device), DOORBELL_BAD_OPTION);
+  // Options that are for other devices.
+  EXPECT(doorbell_open(name, "gpus=3", &device), DOORBELL_BAD_OPTION);
+  EXPECT(doorbell_open(name, "sq_depth=8, sms=7", &device), DOORBELL_BAD_OPTION);
+  EXPECT(doorbell_open(name, "socket=/x", &device), DOORBELL_BAD_OPTION);
+  EXPECT(doorbell_open(name, "address=0000:00:03.0", &device), DOORBELL_BAD_OPTION);
   EXPECT(doorbell_open(name, "token_bytes=0x4000000000000", &device), DOORBELL_UNAVAILABLE);
 
   // Weights, and the tokens that they score.

@@ -3,8 +3,7 @@
 mod apart;
 mod chat;
 mod fitting;
-
-use std::collections::VecDeque;
+mod stream;
 
 use minijinja::value::Serde;
 use minijinja::{Value, context};
@@ -12,6 +11,7 @@ use serde::Serialize;
 use thiserror::Error;
 use tokenizers::Tokenizer;
 
+pub use self::stream::Stream;
 use crate::contained::contained;
 use doorbell_lm::About;
 
@@ -51,13 +51,10 @@ impl Text {
     /// # Errors
     /// If the file's is none.
     pub fn new(about: &About, vocabulary: usize) -> Result<Self, TextError> {
-        fitting::check(&about.tokenizer).map_err(TextError::Tokenizer)?;
-        let mut tokenizer = contained(|| Tokenizer::from_bytes(&about.tokenizer))
+        let fitted = fitting::fitted(&about.tokenizer).map_err(TextError::Tokenizer)?;
+        let tokenizer = contained(|| serde_json::from_value::<Tokenizer>(fitted))
             .map_err(TextError::Tokenizer)?
             .map_err(|error| TextError::Tokenizer(error.to_string()))?;
-        // What a training script cut and padded its batches to is no part of the text.
-        let _ = tokenizer.with_truncation(None);
-        tokenizer.with_padding(None);
         Ok(Self { tokenizer, about: About { tokenizer: String::new(), ..about.clone() }, vocabulary })
     }
 
@@ -148,7 +145,7 @@ impl Text {
 
     /// Turns tokens into text as they come.
     pub fn stream(&self) -> Stream<'_> {
-        Stream { text: self, tokens: VecDeque::new(), shown: String::new() }
+        Stream::new(self)
     }
 
     /// The text of tokens, without those that only steer, as an end; bytes that are no letter read as U+FFFD.
@@ -156,60 +153,10 @@ impl Text {
     /// # Errors
     /// If the tokeniser fails.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, TextError> {
-        contained(|| self.tokenizer.decode(tokens, true))
-            .map_err(TextError::Tokenizer)?
-            .map_err(|error| TextError::Tokenizer(error.to_string()))
-    }
-}
-
-/// Text of tokens as they come.
-#[derive(Debug)]
-pub struct Stream<'t> {
-    text: &'t Text,
-    /// Those whose text is not known to be whole, behind a few before them: what a token says may depend on those.
-    tokens: VecDeque<u32>,
-    /// What was said of `tokens`.
-    shown: String,
-}
-
-impl Stream<'_> {
-    /// Tokens that stay, so that a decoder that looks back sees what it saw.
-    const KEPT: usize = 8;
-
-    /// What one more token adds; nothing as long as a letter is not whole.
-    ///
-    /// # Errors
-    /// If the tokeniser fails.
-    pub fn next(&mut self, token: u32) -> Result<String, TextError> {
-        self.take(&[token])
-    }
-
-    /// What several more tokens add, turned into text together: for a fraction of the time that one after the other takes.
-    ///
-    /// # Errors
-    /// If the tokeniser fails.
-    pub fn take(&mut self, tokens: &[u32]) -> Result<String, TextError> {
-        self.tokens.extend(tokens);
-        let text = self.text.decode(self.tokens.make_contiguous())?;
-        if text.ends_with('\u{FFFD}') || !text.starts_with(&self.shown) {
-            return Ok(String::new());
-        }
-        let new = text[self.shown.len()..].to_owned();
-        self.shown = text;
-        if self.tokens.len() > 2 * Self::KEPT {
-            self.tokens.drain(..self.tokens.len() - Self::KEPT);
-            self.shown = self.text.decode(self.tokens.make_contiguous())?;
-        }
-        Ok(new)
-    }
-
-    /// What is left: a letter that never became whole.
-    ///
-    /// # Errors
-    /// If the tokeniser fails.
-    pub fn end(mut self) -> Result<String, TextError> {
-        let text = self.text.decode(self.tokens.make_contiguous())?;
-        Ok(text.strip_prefix(&self.shown).unwrap_or_default().to_owned())
+        let mut stream = self.stream();
+        let mut text = stream.take(tokens)?;
+        text.push_str(&stream.end()?);
+        Ok(text)
     }
 }
 

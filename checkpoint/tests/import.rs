@@ -385,6 +385,10 @@ fn but(change: impl Fn(&mut Vec<Tensor>)) -> Vec<u8> {
     with("llama.attention.layer_norm_rms_epsilon", Held::Number(f32::NAN)),
     "epsilon is NaN, expected 0 or more and below 1"
 )]
+#[case::epsilon_as_an_image_holds_it(
+    with("llama.attention.layer_norm_rms_epsilon", Held::Number(0.999_999_9)),
+    "epsilon is 0.9999998807907104, expected 0 or more and below 1, in multiples of 2^-20"
+)]
 #[case::base(
     with("llama.rope.freq_base", Held::Number(0.0)),
     "the base of the rotations is 0, expected at least 1"

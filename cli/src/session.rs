@@ -101,7 +101,7 @@ impl Session {
         let positions = (ask.prompt.len() + ask.most) as u64;
         let blocks = positions.div_ceil(BLOCK_TOKENS.into());
         let tokens = TOKENS + 4 * positions;
-        // A GPU takes as much memory for a sequence as an arena has, and keeps logits there where draws are truncated.
+        // A GPU keeps logits behind the blocks of a sequence where draws are truncated.
         let room = if ask.truncation.is_none() {
             0
         } else {
@@ -114,7 +114,8 @@ impl Session {
             logp_bytes: if ask.logprobs { tokens } else { 0 },
             kv_bytes: sequence_bytes(blocks),
             model_bytes: model.memory.len() as u64,
-            arena_bytes: [blocks * record.block_bytes() + room, 0, 0, 0],
+            arena_bytes: [blocks * record.block_bytes(), 0, 0, 0],
+            sequence_bytes: blocks * record.block_bytes() + room,
             ..QueueConfig::default()
         };
         let settings = Settings { queue, fault: ask.fault.clone(), ..Settings::default() }.and(own)?;

@@ -11,7 +11,7 @@ const PATIENCE: u32 = 10_000;
 /// Queue pairs are given time in turn, so each gets a part of that patience; this much at least, as the last that has
 /// work is waited for alone.
 const LEAST_PATIENCE: u32 = 2_500;
-/// Keys and values of a sequence, at most, in bytes: each multiprocessor has so many. SmolLM2's longest has 97 MB.
+/// Keys and values of a sequence of unknown length, at most, in bytes: each lane has so many, and an arena may hold many sequences.
 const LARGEST_CACHE: u64 = 256 << 20;
 
 /// Environment variable that says of how many blocks a team is that takes steps of a language model ([`GpuOptions::ranks`]).
@@ -95,9 +95,12 @@ pub(crate) fn open(settings: &Settings, rewards: bool) -> Result<Opened, DeviceE
     crate::paired(name, divided.0, &divided.1, rewards)
 }
 
-/// Whoever has a region for models wants an engine for them: with room for what that holds, and for a sequence of all blocks of an arena.
+/// Whoever has a region for models wants an engine for them: with room for what that holds, and for the longest sequence. Where nobody knows that,
+/// for one of all blocks of an arena.
 fn language(config: &QueueConfig) -> Option<LanguageMemory> {
-    let cache_bytes = config.arena_bytes.into_iter().max().unwrap_or(0).min(LARGEST_CACHE);
+    let arena = config.arena_bytes.into_iter().max().unwrap_or(0);
+    let cache_bytes =
+        if config.sequence_bytes > 0 { config.sequence_bytes } else { arena.min(LARGEST_CACHE) };
     (config.model_bytes > 0).then_some(LanguageMemory { model_bytes: config.model_bytes, cache_bytes })
 }
 
@@ -148,6 +151,9 @@ mod tests {
         assert_eq!(language(&config), Some(LanguageMemory { model_bytes: 640, cache_bytes: 64 }));
         let config = QueueConfig { arena_bytes: [1 << 40; 4], ..config };
         assert_eq!(language(&config).unwrap().cache_bytes, LARGEST_CACHE);
+        // SmolLM2-1.7B's longest: what is too much for the GPU, it says when it is opened.
+        let config = QueueConfig { sequence_bytes: 830_472_192, ..config };
+        assert_eq!(language(&config).unwrap().cache_bytes, 830_472_192);
     }
 
     #[rstest]

@@ -294,9 +294,7 @@ impl Kind {
         };
         let (place, settings) = parts.split_at(in_place);
         let (place, settings) = (place.join(":"), settings.join(" "));
-        for option in settings::options(&settings) {
-            kind.takes(option, option.split('=').next().unwrap_or_default())?;
-        }
+        kind.takes_all(&settings)?;
         let Some(key) = kind.place_key().filter(|_| in_place > 0) else { return Ok((kind, settings)) };
         if place.contains(settings::separates) {
             let problem = format!(
@@ -306,6 +304,21 @@ impl Kind {
             return Err(OpenError::Option { option: format!("{kind}:{place}"), problem });
         }
         Ok((kind, format!("{key}={place} {settings}").trim_end().to_owned()))
+    }
+
+    /// The settings of `text`, all of which are for a device of this kind.
+    ///
+    /// # Errors
+    /// `Option`, naming the pair: it cannot be read, or this kind has no use for it.
+    pub fn settings(self, text: &str) -> Result<Settings, OpenError> {
+        let settings = text.parse()?;
+        self.takes_all(text)?;
+        Ok(settings)
+    }
+
+    fn takes_all(self, text: &str) -> Result<(), OpenError> {
+        settings::options(text)
+            .try_for_each(|option| self.takes(option, option.split('=').next().unwrap_or_default()))
     }
 
     /// Refuses an option whose key is not for this kind.
@@ -542,6 +555,34 @@ mod tests {
     fn what_a_kind_has_no_use_for_is_refused(#[case] text: &str, #[case] message: &str) {
         let error = Kind::choose(text).unwrap_err().to_string();
         assert!(error.starts_with(message), "{error}");
+    }
+
+    #[test]
+    fn settings_of_other_kinds_are_refused() {
+        for (key, _) in Settings::KEYS {
+            let value = match key {
+                "latency" => "3..9",
+                "ranges" => "0..9",
+                "memory" => "near",
+                "reorder" | "random_memory" | "own_thread" => "1",
+                _ => "7",
+            };
+            let option = format!("{key}={value}");
+            for kind in [Kind::Model, Kind::Rtl, Kind::Gpu, Kind::VfioUser, Kind::Pcie] {
+                let told = kind.settings(&format!("sq_depth=8, {option}")).map_err(|error| error.to_string());
+                match Settings::kinds_of(key).filter(|kinds| !kinds.contains(&kind)) {
+                    None => assert!(told.is_ok(), "{kind} {option}: {told:?}"),
+                    Some(_) => {
+                        let told = told.unwrap_err();
+                        assert!(
+                            told.starts_with(&format!("option '{option}': {kind} has no use for it")),
+                            "{told}"
+                        );
+                    }
+                }
+            }
+        }
+        assert!(Kind::Model.settings("latency").is_err());
     }
 
     /// Where settings come by another way, too: what would be done to another device is not left undone in silence.

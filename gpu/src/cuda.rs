@@ -142,6 +142,12 @@ impl Pages {
     pub fn bytes(self) -> u64 {
         u64::from(self.sets) * self.set_bytes
     }
+
+    /// Bytes of all pages, and of what is known of each set; `None` is more than there can be.
+    fn memory(self, known: u64) -> Option<usize> {
+        let all = u64::from(self.sets).checked_mul(known)?.checked_add(self.bytes())?;
+        usize::try_from(all).ok()
+    }
 }
 
 /// What engine 1 gets of a GPU's memory.
@@ -191,7 +197,7 @@ impl LanguageMemory {
     fn within(self, free: u64, rollouts: u32) -> Self {
         let lines = |bytes: u64| bytes.next_multiple_of(64);
         let most = free / 2 / u64::from(rollouts.max(1)) / 64 * 64;
-        Self { model_bytes: lines(self.model_bytes), cache_bytes: lines(self.cache_bytes).min(most) }
+        Self { model_bytes: lines(self.model_bytes), cache_bytes: lines(self.cache_bytes.min(most)) }
     }
 }
 
@@ -414,10 +420,14 @@ impl Gpu {
 
         let stream = context.new_stream().map_err(driver("making a stream"))?;
         let bytes = bytes.max(1).next_multiple_of(PAGE);
+        let all = queues.checked_mul(bytes).ok_or_else(|| DeviceError::Memory {
+            bytes,
+            reason: format!("{queues} queue pairs with so many bytes each are more than memory holds"),
+        })?;
         let mailboxes = pinned(&context, queues * PAGE)?;
         let memory = match placement.is_default() {
-            true => pinned(&context, queues * bytes)?,
-            false => placed(&context, queues * bytes, &placement.near(about.numa_node))?,
+            true => pinned(&context, all)?,
+            false => placed(&context, all, &placement.near(about.numa_node))?,
         };
 
         let sizes =
@@ -475,15 +485,15 @@ impl Gpu {
         }
         let models = language.map_or(0, |language| 3 * queues as u64 * language.model_bytes);
         let caches = language.map_or(0, |language| u64::from(rollouts) * language.cache_bytes);
-        let allocate = |bytes: usize| {
-            DeviceMemory::zeroed(&context, &name, bytes).map_err(|error| DeviceError::Memory {
-                bytes,
-                reason: format!(
-                    "device memory of {name}{}: {error:?}",
-                    language.map_or_else(String::new, |it| it.named(queues, rollouts))
-                ),
-            })
+        let lacks = |bytes: usize, problem: &dyn std::fmt::Debug| DeviceError::Memory {
+            bytes,
+            reason: format!(
+                "device memory of {name}{}: {problem:?}",
+                language.map_or_else(String::new, |it| it.named(queues, rollouts))
+            ),
         };
+        let allocate =
+            |bytes: usize| DeviceMemory::zeroed(&context, &name, bytes).map_err(|error| lacks(bytes, &error));
         let [state, models, caches, benches] = [
             allocate(sizes.state)?,
             allocate(models as usize)?,
@@ -497,7 +507,8 @@ impl Gpu {
             Some(_) if !small => Pages::of(kept_bytes.unwrap_or(usual)),
             _ => Pages::default(),
         };
-        let kept = match allocate((u64::from(pages.sets) * sizes.page_set + pages.bytes()) as usize) {
+        let kept = pages.memory(sizes.page_set).ok_or_else(|| lacks(usize::MAX, &"kept_bytes is too large"));
+        let kept = match kept.and_then(allocate) {
             Err(_) if kept_bytes.is_none() => {
                 pages = Pages::default();
                 allocate(0)?
@@ -850,6 +861,8 @@ mod tests {
         assert!(memory.named(16, 3).contains("three models of 65 bytes for each of 16 queue pairs"));
         assert_eq!(memory.within(1 << 30, 100), LanguageMemory { model_bytes: 128, cache_bytes: 1 << 20 });
         assert_eq!(memory.within(1 << 20, 3), LanguageMemory { model_bytes: 128, cache_bytes: 174_720 });
+        let endless = LanguageMemory { cache_bytes: u64::MAX, ..memory };
+        assert_eq!(endless.within(1 << 20, 3).cache_bytes, 174_720);
     }
 
     #[rstest]
@@ -890,6 +903,15 @@ mod tests {
         let pages = Pages::of(bytes);
         assert_eq!(pages, Pages { sets, set_bytes });
         assert!(pages.bytes() <= bytes && bytes - pages.bytes() < 64 * u64::from(sets.max(1)) + 64);
+    }
+
+    /// The kernel writes as many pages as it is told of.
+    #[test]
+    fn more_pages_than_memory_holds_are_none() {
+        let pages = Pages::of(24 << 20);
+        assert_eq!(pages.memory(640), Some((24 << 20) + 2 * 640));
+        assert_eq!(Pages::of(u64::MAX).memory(1024), None);
+        assert_eq!(Pages { sets: 1 << 20, set_bytes: 64 }.memory(u64::MAX), None);
     }
 
     #[test]

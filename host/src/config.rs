@@ -29,6 +29,9 @@ pub struct QueueConfig {
     pub model_bytes: u64,
     /// Bytes of each of the function's arenas (R26), likewise.
     pub arena_bytes: [u64; ARENAS as usize],
+    /// Bytes of the blocks of the longest sequence in an arena, with a logit of 4 bytes for each token of the vocabulary behind them where draws
+    /// are truncated: what a GPU has for each sequence that it runs. 0: it is not known, and a GPU takes the bytes of the largest arena, 256 MiB at most.
+    pub sequence_bytes: u64,
     /// Ranges of reward model 1: the first and the last token of each; one whose last is below its first is empty.
     pub ranges: [(u32, u32); RANGES as usize],
     /// Checkpoint of descriptors that give 0; 0 and [`CHECKPOINT_NEVER`] are never.
@@ -75,6 +78,7 @@ impl Default for QueueConfig {
             logp_bytes: 0,
             model_bytes: 0,
             arena_bytes: [0; ARENAS as usize],
+            sequence_bytes: 0,
             ranges: [(u32::MAX, 0); RANGES as usize],
             checkpoint_default: CHECKPOINT_NEVER,
             wait_states: 0,

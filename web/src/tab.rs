@@ -583,9 +583,8 @@ fn regions_of(driver: &Driver<RtlPlatform>) -> Result<(TokenRegion, LanguageRegi
 fn said(text: &Text, tokens: &[Token]) -> Result<String, TextError> {
     let mut stream: Stream<'_> = text.stream();
     let mut new = String::new();
-    // A decoder looks back a few tokens, and no letter has more bytes than that.
-    for token in tokens.iter().rev().take(8).rev().filter(|token| !token.ends) {
+    for token in tokens.iter().filter(|token| !token.ends) {
         new = stream.next(token.token)?;
     }
-    Ok(if tokens.last().is_some_and(|token| token.ends) { String::new() } else { new })
+    if tokens.last().is_some_and(|token| token.ends) { stream.end() } else { Ok(new) }
 }

@@ -11,6 +11,9 @@ pub(super) struct Plan {
     pub rope_base: f64,
 }
 
+/// Of 1 in an image.
+const EPSILON_UNITS: f64 = (1 << 20) as f64;
+
 impl Plan {
     /// What no device runs is refused, before any weight is looked at.
     pub fn check(&self, rope_bases: &[f64]) -> Result<(), FileError> {
@@ -22,8 +25,13 @@ impl Plan {
         if let Some(base) = rope_bases.iter().find(|base| !(base.is_finite() && **base >= 1.0)) {
             return refused(&format!("the base of the rotations is {base}, expected at least 1"));
         }
-        if !(0.0..1.0).contains(&self.epsilon) {
-            return refused(&format!("epsilon is {}, expected 0 or more and below 1", self.epsilon));
+        // As an image holds it.
+        let rounded = (self.epsilon * EPSILON_UNITS).round();
+        if !(0.0..EPSILON_UNITS).contains(&rounded) {
+            return refused(&format!(
+                "epsilon is {}, expected 0 or more and below 1, in multiples of 2^-20",
+                self.epsilon
+            ));
         }
         Ok(())
     }

@@ -48,7 +48,6 @@ fn attempt(
     work: impl Fn() -> Result<String, String>,
 ) -> Result<Option<Result<String, String>>, String> {
     let cannot = |error: io::Error| format!("no process could be started for it: {error}");
-    let space = mapped().map_err(cannot)?.saturating_add(memory);
     let null = OpenOptions::new().write(true).open("/dev/null").map_err(cannot)?;
     let (mut reader, writer) = io::pipe().map_err(cannot)?;
     // SAFETY: the child has the calling thread alone. It takes no lock that another thread of the parent may hold: libc keeps its
@@ -57,8 +56,8 @@ fn attempt(
     match child {
         -1 => return Err(cannot(io::Error::last_os_error())),
         0 => {
-            let sent = confine(space, seconds, &null)
-                .and_then(|()| send(writer, contained(work).and_then(|text| text)));
+            let confined = confine(memory, seconds, &null).map_err(cannot);
+            let sent = send(writer, confined.and_then(|()| contained(work).and_then(|text| text)));
             // SAFETY: it ends the child, without what the parent does when it ends.
             unsafe { libc::_exit(i32::from(sent.is_err())) }
         }
@@ -96,8 +95,10 @@ fn mapped() -> io::Result<u64> {
         .ok_or_else(|| io::Error::other("/proc/self/statm is not as expected"))
 }
 
-/// Bounds this process, and lets nothing of it be seen.
-fn confine(space: u64, seconds: u64, null: &File) -> io::Result<()> {
+/// Bounds this process, to so much memory beyond what it has, and lets nothing of it be seen.
+fn confine(memory: u64, seconds: u64, null: &File) -> io::Result<()> {
+    // Counted here: in the parent, other threads may take more until the copy is made.
+    let space = mapped()?.saturating_add(memory);
     for (resource, most) in [(libc::RLIMIT_CORE, 0), (libc::RLIMIT_AS, space), (libc::RLIMIT_CPU, seconds)] {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is of this thread.
@@ -170,6 +171,7 @@ fn fill(reader: &mut io::PipeReader, mut bytes: &mut [u8], deadline: Instant) ->
 #[cfg(test)]
 mod tests {
     use std::hint::black_box;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -187,6 +189,26 @@ mod tests {
         let told = apart(99, || Ok(black_box("x".repeat(1 << 30)).len().to_string())).unwrap_err();
         assert!(told.contains("DOORBELL_LIMIT_TEMPLATE_MEMORY=N raises"), "{told}");
         assert!(apart(99, || Ok(black_box("x".repeat(100 << 20)).len().to_string())).is_ok());
+    }
+
+    /// Memory that another thread takes while the copy is made is none of the work's.
+    #[test]
+    fn memory_of_other_threads_is_not_counted() {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let taken = black_box(Vec::<u8>::with_capacity(1 << 30));
+                    std::thread::sleep(Duration::from_micros(30));
+                    drop(taken);
+                    std::thread::sleep(Duration::from_micros(30));
+                }
+            });
+            let work = || Ok(black_box(Vec::<u8>::with_capacity(100 << 20)).len().to_string());
+            let all: Vec<_> = (0..200).map(|_| apart(99, work)).collect();
+            done.store(true, Ordering::Relaxed);
+            assert!(all.iter().all(|one| one.as_deref() == Ok("0")), "{all:?}");
+        });
     }
 
     #[test]

@@ -123,9 +123,13 @@ fn without_generation(template: &str) -> String {
             _ => Some(1),
         };
         // What does not end is an error, which the template's parser tells.
-        let (mut tag, after) = tag.split_at(length.unwrap_or(tag.len()));
+        let Some(length) = length else {
+            rest = tag;
+            break;
+        };
+        let (mut tag, after) = tag.split_at(length);
         rest = after;
-        if kind == Some(&b'%') && tag.len() >= 4 {
+        if kind == Some(&b'%') {
             let inner = &tag[2..tag.len() - 2];
             match inner.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+') {
                 "generation" => {

@@ -47,17 +47,208 @@ fn a_chat_is_what_its_template_says() {
     assert!(of(&image.about).is_err());
 }
 
+/// A model whose tokens are these texts, the first one special, with this decoder.
+fn decoding(decoder: &serde_json::Value, tokens: &[&str]) -> Text {
+    let vocabulary: serde_json::Map<_, _> =
+        tokens.iter().zip(0..).map(|(&token, id)| (token.into(), id.into())).collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "decoder": decoder,
+        "added_tokens": [{"id": 0, "content": tokens[0], "single_word": false, "lstrip": false, "rstrip": false,
+                          "normalized": false, "special": true}],
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": tokens[0]},
+    });
+    Text::new(&About { tokenizer: tokenizer.to_string(), ..About::default() }, tokens.len()).unwrap()
+}
+
+/// What a stream says of tokens that come so many at a time.
+fn streamed(text: &Text, tokens: &[u32], together: usize) -> String {
+    let mut stream = text.stream();
+    let said: String = tokens.chunks(together).map(|tokens| stream.take(tokens).unwrap()).collect();
+    said + &stream.end().unwrap()
+}
+
+fn decoders() -> Vec<serde_json::Value> {
+    use serde_json::json;
+    let all = |stages: &[serde_json::Value]| json!({"type": "Sequence", "decoders": stages});
+    let blanks = json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "});
+    let letters = json!({"type": "Replace", "pattern": {"Regex": "[ab]+|$"}, "content": "xy"});
+    let (bytes, fuse) = (json!({"type": "ByteFallback"}), json!({"type": "Fuse"}));
+    let level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let strip = |content: &str, start: u64, stop: u64| json!({"type": "Strip", "content": content, "start": start, "stop": stop});
+    let metaspace = |scheme: &str| json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": true});
+    let pieces = |cleanup: bool| json!({"type": "WordPiece", "prefix": "##", "cleanup": cleanup});
+    let ctc = json!({"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": true});
+    let bpe = |suffix: &str| json!({"type": "BPEDecoder", "suffix": suffix});
+    vec![
+        serde_json::Value::Null,
+        // Those of Llama 2 and Gemma.
+        all(&[blanks.clone(), bytes.clone(), fuse.clone(), strip(" ", 1, 0)]),
+        all(&[blanks.clone(), bytes.clone(), fuse.clone()]),
+        level.clone(),
+        metaspace("always"),
+        metaspace("never"),
+        pieces(true),
+        pieces(false),
+        ctc.clone(),
+        bpe("</w>"),
+        bpe(""),
+        bytes.clone(),
+        fuse.clone(),
+        letters.clone(),
+        strip("a", 2, 0),
+        strip("▁", 1, 1),
+        all(&[]),
+        all(&[all(std::slice::from_ref(&bytes)), metaspace("first")]),
+        all(&[ctc, bytes.clone(), bpe("</w>")]),
+        all(&[pieces(true), fuse.clone(), strip(" ", 3, 2)]),
+        all(&[level.clone(), strip("a", 1, 1), letters.clone()]),
+        all(&[fuse.clone(), letters]),
+        all(&[fuse.clone(), level, bytes]),
+        all(&[fuse.clone(), fuse, metaspace("first"), pieces(true), blanks, bpe("")]),
+    ]
+}
+
+/// Tokens at which decoders look back, or ahead: bytes, whole letters and parts of one, blanks, and their own marks.
+const PIECES: [&str; 36] = [
+    "</s>",
+    "<0xE2>",
+    "<0x82>",
+    "<0xAC>",
+    "<0xFF>",
+    "<0x41>",
+    "<0xF0>",
+    "<0x9F>",
+    "<0x98>",
+    "<0x80>",
+    "<0x0a>",
+    "<0x+5>",
+    "<0xé>",
+    "a",
+    "b",
+    "aa",
+    "▁",
+    "▁a",
+    "▁▁b",
+    "##c",
+    "##",
+    " ",
+    "  d ",
+    " .",
+    "n't",
+    " do not",
+    "</w>",
+    "e</w>",
+    "<pad>",
+    "|",
+    "â",
+    "Ĥ¬",
+    "ðŁĺ",
+    "Ģ",
+    "é日",
+    "Ġ\u{AD}Ń",
+];
+
+/// Crate `tokenizers` decodes all tokens at once; where it panics it says nothing to compare with.
+fn decoded(text: &Text, tokens: &[u32]) -> Option<String> {
+    contained(|| text.tokenizer.decode(tokens, true).unwrap()).ok()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_stream_says_what_all_tokens_say(
+        decoder in proptest::sample::select(decoders()),
+        tokens in proptest::collection::vec((0..PIECES.len() as u32 + 1, 1..4usize), 0..40),
+        bytes in any::<bool>(),
+        together in 1..9usize,
+    ) {
+        let text = decoding(&decoder, &PIECES);
+        // Runs of a token, and answers that are bytes for the most part.
+        let of = |token: u32| if bytes && token > 14 { token % 14 } else { token };
+        let tokens: Vec<u32> =
+            tokens.iter().flat_map(|&(token, times)| std::iter::repeat_n(of(token), times)).collect();
+        let said = streamed(&text, &tokens, together);
+        prop_assert_eq!(&text.decode(&tokens).unwrap(), &said);
+        if let Some(decoded) = decoded(&text, &tokens) {
+            prop_assert_eq!(decoded, said, "{}", decoder);
+        }
+    }
+}
+
+/// Nothing of a run of bytes is said before it is known to be a text; then all of it is, and what follows.
+#[test]
+fn a_run_of_bytes_is_said_once_it_has_ended() {
+    let gemma = &decoders()[2];
+    let text = decoding(gemma, &PIECES);
+    let euro: Vec<u32> = [1, 2, 3].repeat(20);
+    let mut stream = text.stream();
+    assert!(euro.iter().all(|&token| stream.next(token).unwrap().is_empty()));
+    assert_eq!(stream.next(13).unwrap(), "€".repeat(20) + "a");
+    assert_eq!(stream.next(16).unwrap(), " ", "and then each token as it comes");
+    assert_eq!(streamed(&text, &[13, 4, 13, 17], 1), "a\u{FFFD}a a", "a byte that is no letter ends nothing");
+    assert_eq!(streamed(&text, &[&euro[..], &[1]].concat(), 1), "\u{FFFD}".repeat(61));
+}
+
+/// Letters are said as soon as they are whole, and blanks as soon as they are not to be stripped.
+#[test]
+fn a_stream_waits_for_no_more_than_it_must() {
+    let all = decoders();
+    let each = |decoder: usize, tokens: &[u32]| -> Vec<String> {
+        let text = decoding(&all[decoder], &PIECES);
+        let mut stream = text.stream();
+        tokens.iter().map(|&token| stream.next(token).unwrap()).collect()
+    };
+    assert_eq!(each(3, &[30, 31, 13, 32, 33]), ["", "€", "a", "", "😀"]);
+    assert_eq!(each(1, &[16, 16, 17, 13]), ["", " ", " a", "a"]);
+    assert_eq!(each(19, &[13, 21, 21, 21]), ["a", "", "  ", "  "], "the last two may end the answer");
+}
+
+/// A stream takes each token once. If it took all of them anew at each step, this would take a minute.
+#[test]
+fn a_long_run_of_bytes_takes_no_longer_for_each() {
+    let text = decoding(&decoders()[2], &PIECES);
+    let tokens = [1, 2, 3].repeat(10_000);
+    let start = std::time::Instant::now();
+    assert_eq!(streamed(&text, &tokens, 1), "€".repeat(10_000));
+    let taken = start.elapsed();
+    assert!(taken.as_secs() < 5, "{taken:?}");
+}
+
+/// Crate `tokenizers` panics where a token has fewer letters than are to be stripped.
+#[test]
+fn a_decoder_that_strips_more_than_there_is_fails_at_nothing() {
+    let most = u64::MAX;
+    let strip = serde_json::json!({"type": "Strip", "content": "a", "start": most, "stop": most});
+    let text = decoding(&strip, &PIECES);
+    assert_eq!(decoded(&text, &[13]), None);
+    assert_eq!(streamed(&text, &[13, 15, 34, 17], 1), "é日▁");
+}
+
 proptest! {
     #[test]
-    fn a_stream_says_what_all_tokens_say(letters in "[a-z ,.0-9]{0,80}", together in 1..40usize) {
+    fn a_text_is_tokens_and_back(letters in "[a-z ,.0-9]{0,80}", together in 1..40usize) {
         let text = text();
         let tokens = text.encode(&letters).unwrap();
-        let mut stream = text.stream();
-        let said: String = tokens.iter().map(|&token| stream.next(token).unwrap()).collect();
-        prop_assert_eq!(said + &stream.end().unwrap(), letters.as_str());
-        let mut stream = text.stream();
-        let said: String = tokens.chunks(together).map(|tokens| stream.take(tokens).unwrap()).collect();
-        prop_assert_eq!(said + &stream.end().unwrap(), letters);
+        prop_assert_eq!(streamed(&text, &tokens, 1), letters.as_str());
+        prop_assert_eq!(streamed(&text, &tokens, together), letters);
+    }
+}
+
+/// A file asks for other tokens of the same text each time.
+#[test]
+fn merges_are_never_left_out() {
+    let mut tokenizer: serde_json::Value = serde_json::from_str(&micro().about.tokenizer).unwrap();
+    tokenizer["model"] = serde_json::json!({
+        "type": "BPE", "dropout": 0.5, "vocab": {"a": 0, "b": 1, "ab": 2, "abab": 3},
+        "merges": [["a", "b"], ["ab", "ab"]],
+    });
+    let about = About { tokenizer: tokenizer.to_string(), ..About::default() };
+    let text = Text::new(&about, 64).unwrap();
+    let letters = "ab".repeat(20);
+    for _ in 0..20 {
+        assert_eq!(text.encode(&letters).unwrap(), [3; 10]);
     }
 }
 
@@ -92,6 +283,18 @@ fn a_template_that_takes_too_much_is_refused() {
     }
     // As long as it is within all of them, nothing is said.
     assert_eq!(chat("{{ 'x' * 1000000 }}").unwrap().len(), 1_000_000);
+}
+
+/// What does not end is told as the parser tells it, wherever a letter of several bytes ends.
+#[test]
+fn a_tag_that_does_not_end_is_told() {
+    for template in
+        ["{%éa", "{%日", "{%", "{%é", "{{ 'a' }}{%日本", "{{é", "{#é", "a{% if x %}{% éé", "{%-éa"]
+    {
+        let told = chat(template).unwrap_err();
+        assert!(!told.contains("char boundary") && !told.contains("range"), "{template}: {told}");
+    }
+    assert_eq!(chat("{% generation %}é{%- endgeneration %}").unwrap(), "é");
 }
 
 /// What takes its time within one step ends by the clock.
@@ -146,12 +349,259 @@ fn merges_that_come_to_no_token_are_refused() {
     }
 }
 
-/// The tokeniser of a model with these stages in it, and what becomes of a text.
-fn staged(part: &str, stage: &serde_json::Value) -> Result<(), String> {
+/// The tokeniser of a model with other fields, and what becomes of a text.
+fn changed(change: impl FnOnce(&mut serde_json::Value)) -> Result<(), String> {
     let mut tokenizer: serde_json::Value = serde_json::from_str(&micro().about.tokenizer).unwrap();
-    tokenizer[part] = stage.clone();
-    let about = About { tokenizer: tokenizer.to_string(), ..micro().about };
+    change(&mut tokenizer);
+    read(tokenizer.to_string())
+}
+
+fn read(tokenizer: String) -> Result<(), String> {
+    let about = About { tokenizer, ..micro().about };
     Text::new(&about, 64).and_then(Text::tried).map(drop).map_err(|error| error.to_string())
+}
+
+/// With these stages in a part of it.
+fn staged(part: &str, stage: &serde_json::Value) -> Result<(), String> {
+    changed(|tokenizer| tokenizer[part] = stage.clone())
+}
+
+/// A map of SentencePiece with one key, and its text.
+fn charsmap(key: &[u8], text: &str) -> serde_json::Value {
+    let mut tree = vec![0_u32; 4096];
+    let mut place = 0;
+    let mut word = 0;
+    for (&byte, block) in key.iter().zip(1_u32..) {
+        // Each node has a block of 256 words for its children.
+        tree[word] |= (block << 8 ^ place) << 10;
+        word = (block << 8 ^ u32::from(byte)) as usize;
+        place = word as u32;
+        tree[word] = u32::from(byte);
+    }
+    // The leaf's value is the word where its node is.
+    tree[word] |= 1 << 8 | (3840 ^ place) << 10;
+    tree[3840] = 0;
+    let mut map = (tree.len() as u32 * 4).to_le_bytes().to_vec();
+    map.extend(tree.iter().flat_map(|word| word.to_le_bytes()));
+    map.extend(text.as_bytes());
+    map.extend(b"\0and the next one, which is long, but for no key that there is\0");
+    let map = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, map);
+    serde_json::json!({"type": "Precompiled", "precompiled_charsmap": map})
+}
+
+/// Where a stage has no type, or one that crate `tokenizers` does not know, its reader goes by the fields.
+#[test]
+fn a_stage_without_a_type_is_refused() {
+    use serde_json::json;
+    let long = "e".repeat(3000);
+    let replace = json!({"pattern": {"String": "e"}, "content": long});
+    let prepend = |kind: &str| json!({"type": kind, "prepend": long});
+    let within = |inner: &str, stage: &serde_json::Value| json!({"type": "Sequence", inner: [{"type": "Sequence", inner: [stage]}]});
+    for (part, stage, at) in [
+        ("normalizer", replace.clone(), "normalizer has no type"),
+        ("normalizer", json!({"normalizers": [replace]}), "normalizer has no type"),
+        ("normalizer", json!({"prepend": long}), "normalizer has no type"),
+        ("normalizer", json!([long]), "normalizer has no type"),
+        ("normalizer", json!({"type": 1, "prepend": long}), "normalizer has no type"),
+        ("normalizer", json!({"type": {"Prepend": null}, "prepend": long}), "normalizer has no type"),
+        ("normalizer", json!({"precompiled_charsmap": "/////wAAAAA="}), "normalizer has no type"),
+        (
+            "normalizer",
+            within("normalizers", &replace),
+            "normalizer.normalizers[0].normalizers[0] has no type",
+        ),
+        (
+            "normalizer",
+            within("normalizers", &json!(null)),
+            "normalizer.normalizers[0].normalizers[0] has no type",
+        ),
+        ("normalizer", prepend("prepend"), "normalizer is of type \"prepend\", which is unknown"),
+        ("normalizer", prepend("Metaspace"), "normalizer is of type \"Metaspace\", which is unknown"),
+        ("pre_tokenizer", json!({"length": 0}), "pre_tokenizer has no type"),
+        (
+            "pre_tokenizer",
+            within("pretokenizers", &json!({"type": "Fixed", "length": 0})),
+            "[0] is of type \"Fixed\"",
+        ),
+        ("decoder", json!({"decoders": [replace]}), "decoder has no type"),
+        ("decoder", within("decoders", &replace), "decoder.decoders[0].decoders[0] has no type"),
+        (
+            "post_processor",
+            json!({"single": [], "pair": [], "special_tokens": {}}),
+            "post_processor has no type",
+        ),
+        ("post_processor", within("processors", &json!({"type": "Template"})), "[0] is of type \"Template\""),
+        ("model", json!({"vocab": {"a": 0}, "unk_token": "a"}), "model has no type"),
+        ("model", json!({"type": "Word", "vocab": {"a": 0}, "unk_token": "a"}), "model is of type \"Word\""),
+    ] {
+        let told = staged(part, &stage).unwrap_err();
+        assert!(told.contains("tokenizer.json: ") && told.contains(at), "{part} {stage}: {told}");
+    }
+    // Files of before there were types are of one kind.
+    let old = json!({"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]});
+    assert_eq!(staged("model", &old), Ok(()));
+    // A field that is there twice keeps the crate's reader from seeing the type: the last one counts.
+    let twice = |types: &str| {
+        let stage = format!(r#"{{{types}, "prepend": "{long}"}}"#);
+        read(micro().about.tokenizer.replace(r#"{"type":"Lowercase"}"#, &stage))
+    };
+    assert!(micro().about.tokenizer.contains(r#"{"type":"Lowercase"}"#));
+    assert_eq!(twice(r#""type": "ByteLevel", "type": "ByteLevel""#), Ok(()));
+    let told = twice(r#""type": "Prepend", "type": "Prepend""#).unwrap_err();
+    assert!(told.contains("normalizer 3001 times"), "{told}");
+}
+
+/// Whatever stage makes a text longer is counted, and so are all of them together.
+#[test]
+fn no_stage_lengthens_a_text_uncounted() {
+    use serde_json::json;
+    let limit = "DOORBELL_LIMIT_TOKENIZER_GROWTH=N raises this limit";
+    let all = |inner: &str, stage: serde_json::Value, times: usize| json!({"type": "Sequence", inner: vec![stage; times]});
+    let piece = |kind: &str, id: &str| json!({kind: {"id": id, "type_id": 0}});
+    let template = |pieces: Vec<serde_json::Value>, ids: usize| {
+        let token = json!({"id": "a", "ids": vec![2; ids], "tokens": vec!["a"; ids]});
+        json!({"type": "TemplateProcessing", "single": pieces, "pair": [], "special_tokens": {"a": token}})
+    };
+    let text = || piece("Sequence", "A");
+    let special = || piece("SpecialToken", "a");
+    let blank = |letters: usize| json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": letters > 0});
+    let level =
+        json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
+    let unicode = |kind: &str| json!({"type": kind});
+    for (part, stage) in [
+        ("normalizer", charsmap(b"e", &"x".repeat(300))),
+        ("normalizer", charsmap("é".as_bytes(), &"x".repeat(600))),
+        ("normalizer", all("normalizers", charsmap(b"e", "ee"), 9)),
+        ("normalizer", all("normalizers", unicode("ByteLevel"), 9)),
+        ("normalizer", all("normalizers", unicode("NFKD"), 3)),
+        ("normalizer", all("normalizers", unicode("Nmt"), 257)),
+        ("pre_tokenizer", all("pretokenizers", blank(1), 5)),
+        ("pre_tokenizer", all("pretokenizers", level, 5)),
+        ("decoder", json!({"type": "Replace", "pattern": {"Regex": "|e"}, "content": "x".repeat(256)})),
+        ("decoder", all("decoders", json!({"type": "BPEDecoder", "suffix": ""}), 6)),
+        ("post_processor", template(vec![text(); 257], 1)),
+        ("post_processor", template([vec![text()], vec![special(); 257]].concat(), 1)),
+        ("post_processor", template([vec![text()], vec![special(); 20]].concat(), 20)),
+        ("post_processor", template(vec![text(), json!({"SpecialToken": ["a", 0]})], 257)),
+        ("post_processor", all("processors", template(vec![text(); 20], 1), 2)),
+        (
+            "post_processor",
+            json!({"type": "ByteLevel", "single": vec![text(); 257], "pair": [], "special_tokens": {}}),
+        ),
+        (
+            "post_processor",
+            json!({"type": "BertProcessing", "sep": ["a", 2], "cls": ["x".repeat(64 * 200), 2]}),
+        ),
+        ("model", json!({"type": "WordLevel", "vocab": {}, "unk_token": "x".repeat(257 * 64)})),
+        ("model", json!({"type": "BPE", "merges": [], "vocab": {}, "unk_token": "x".repeat(257 * 64)})),
+        ("model", json!({"type": "Unigram", "vocab": [["x".repeat(257 * 256), 0.0]]})),
+    ] {
+        let told = staged(part, &stage).unwrap_err();
+        let short: String = stage.to_string().chars().take(200).collect();
+        assert!(told.contains(limit) && told.contains("tokenizer.json"), "{part} {short}: {told}");
+    }
+    // Each of these is within the limit.
+    let told = changed(|tokenizer| {
+        tokenizer["normalizer"] = charsmap(b"e", &"x".repeat(20));
+        tokenizer["post_processor"] = template(vec![text(); 20], 1);
+    });
+    let told = told.unwrap_err();
+    assert!(told.contains("normalizer 20 times, pre_tokenizer 1, model 1, post_processor 20"), "{told}");
+    let told = changed(|tokenizer| {
+        let token = json!({"id": 0, "content": "e".repeat(2 << 20), "single_word": false, "lstrip": false,
+                           "rstrip": false, "normalized": true, "special": false});
+        tokenizer["added_tokens"] = json!([token]);
+        tokenizer["normalizer"] = charsmap(b"e", &"x".repeat(200));
+        tokenizer["model"]["unk_token"] = json!(null);
+    });
+    assert!(told.as_ref().is_err_and(|told| told.contains("its added_tokens longer")), "{told:?}");
+    // It takes a word apart by the third power of its letters.
+    let words = json!({"type": "WordPiece", "unk_token": "a", "continuing_subword_prefix": "##", "vocab": {"a": 0},
+                       "max_input_chars_per_word": 100_000_000});
+    let told = staged("model", &words).unwrap_err();
+    assert!(told.contains("max_input_chars_per_word is 100000000, expected at most 1000"), "{told}");
+}
+
+/// The stages that published models have.
+#[test]
+fn tokenisers_as_published_are_read() {
+    use serde_json::json;
+    let sequence = |inner: &str, stages: Vec<serde_json::Value>| json!({"type": "Sequence", inner: stages});
+    let replace = |kind: &str, pattern: &str, content: &str| json!({"type": "Replace", "pattern": {kind: pattern}, "content": content});
+    let template = |texts: &[&str]| {
+        let piece = |&id: &&str| match id {
+            "A" | "B" => json!({"Sequence": {"id": id, "type_id": 0}}),
+            id => json!({"SpecialToken": {"id": id, "type_id": 0}}),
+        };
+        let pieces: Vec<_> = texts.iter().map(piece).collect();
+        let token = json!({"id": "<s>", "ids": [0], "tokens": ["<s>"]});
+        json!({"type": "TemplateProcessing", "single": pieces, "pair": pieces, "special_tokens": {"<s>": token}})
+    };
+    let level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let metaspace = json!({"type": "Metaspace", "replacement": "▁", "add_prefix_space": true, "prepend_scheme": "always"});
+    let none = || serde_json::Value::Null;
+    let split =
+        json!({"type": "Split", "pattern": {"Regex": "\\p{L}+"}, "behavior": "Isolated", "invert": false});
+    let bert = json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true});
+    let prepend = json!({"type": "Prepend", "prepend": "▁"});
+    let ends = json!({"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0], "trim_offsets": true, "add_prefix_space": false});
+    for (family, normalizer, pre_tokenizer, post_processor) in [
+        (
+            "Llama 2",
+            sequence("normalizers", vec![prepend, replace("String", " ", "▁")]),
+            none(),
+            template(&["<s>", "A"]),
+        ),
+        ("Gemma", replace("String", " ", "▁"), none(), template(&["<s>", "A"])),
+        (
+            "Llama 3",
+            none(),
+            sequence("pretokenizers", vec![split, level.clone()]),
+            sequence("processors", vec![level.clone(), template(&["<s>", "A"])]),
+        ),
+        ("Qwen", json!({"type": "NFC"}), level.clone(), level),
+        (
+            "T5",
+            sequence(
+                "normalizers",
+                vec![charsmap("ﷺ".as_bytes(), &"x".repeat(33)), replace("Regex", " {2,}", "▁")],
+            ),
+            sequence("pretokenizers", vec![json!({"type": "WhitespaceSplit"}), metaspace]),
+            template(&["A", "<s>"]),
+        ),
+        ("BERT", bert, json!({"type": "BertPreTokenizer"}), ends),
+        ("a character", none(), json!({"type": "CharDelimiterSplit", "delimiter": "x"}), none()),
+    ] {
+        let read = changed(|tokenizer| {
+            tokenizer["normalizer"] = normalizer;
+            tokenizer["pre_tokenizer"] = pre_tokenizer;
+            tokenizer["post_processor"] = post_processor;
+            tokenizer["truncation"] =
+                json!({"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"});
+        });
+        assert_eq!(read, Ok(()), "{family}");
+    }
+}
+
+/// A map's growth is that of its longest text for a key that is looked up, as crate `tokenizers` looks it up.
+#[test]
+fn a_map_is_counted_as_it_is_used() {
+    let norm = |map: serde_json::Value, letters: &str| {
+        let mut tokenizer: serde_json::Value = serde_json::from_str(&micro().about.tokenizer).unwrap();
+        tokenizer["normalizer"] = map;
+        let about = About { tokenizer: tokenizer.to_string(), ..micro().about };
+        Text::new(&about, 64).unwrap().encode(letters).unwrap().len()
+    };
+    assert_eq!(norm(charsmap(b"e", "xyz"), "eel"), 7);
+    assert_eq!(norm(charsmap("é".as_bytes(), "xyz"), "éé"), 6);
+    // As long as the limit allows, and one byte longer.
+    let most = 256;
+    for (key, bytes) in [("e", 1), ("é", 2), ("ﷺ", 3), ("😀", 4), ("éée", 5)] {
+        let read = |letters: usize| staged("normalizer", &charsmap(key.as_bytes(), &"x".repeat(letters)));
+        assert_eq!(read(most * bytes), Ok(()), "{key}");
+        assert!(read(most * bytes + 1).is_err_and(|told| told.contains("normalizer 257 times")), "{key}");
+    }
 }
 
 /// At these, crate `tokenizers` panics, asks for gigabytes, or makes a text so long that it does not end.

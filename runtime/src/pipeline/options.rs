@@ -176,6 +176,14 @@ impl Options {
         (u64::from(prompt) + u64::from(self.max_output_tokens)).div_ceil(BLOCK_TOKENS.into())
     }
 
+    /// Bytes of the keys and values of the longest sequence, of engine 1 ([`QueueConfig::sequence_bytes`](doorbell_host::QueueConfig::sequence_bytes)).
+    pub fn sequence_bytes(&self) -> u64 {
+        self.language.map_or(0, |language| {
+            let most = u64::from(language.positions).div_ceil(BLOCK_TOKENS.into());
+            self.longest_table().min(most) * language.block_bytes
+        })
+    }
+
     /// Where in the token region the prompt of a group lies, of engine 1. In the log-probability region the log-probability of each
     /// token but the first lies there, if the prompt was scored.
     pub fn prompt_offset(&self, group: u32) -> u64 {

@@ -106,6 +106,9 @@ impl Size {
             kv_bytes: options.kv_bytes(),
             model_bytes: Weights::region_bytes(model.memory.len() as u64, true),
             arena_bytes: [u64::from(self.blocks) * model.at(0).block_bytes(), 0, 0, 0],
+            // An ask may have its draws truncated, which a GPU keeps the logits for.
+            sequence_bytes: options.sequence_bytes()
+                + (4 * u64::from(model.at(0).vocabulary)).next_multiple_of(64),
             length_limit: options.length_limit,
             ..config
         }

@@ -16,7 +16,7 @@ use doorbell_runtime::reward::{self, GroupPostError, JudgeFailure, Judged, Momen
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::{self, Finished, Outcome, Span, Spans, Stored, WriterError};
 
-use super::ask::{End, Finish, Job, Piece, VersionSpan};
+use super::ask::{End, Finish, Job, Piece, Stops, VersionSpan};
 use super::intake::Intake;
 use super::versions::Names;
 use crate::fault::{self, Fault};
@@ -381,9 +381,12 @@ impl<'t> Teller<'t> {
         let Some(asked) = self.asks.get_mut(&number) else { return };
         let answer = &mut asked.answers[member as usize];
         let finish = answer.stopped.take().unwrap_or(finish);
-        if let Some(stream) = answer.stream.take() {
-            answer.text.push_str(&stream.end().unwrap_or_default());
-        }
+        let finish = match answer.stream.take().map(Stream::end) {
+            // A stop may be in what waited for the next token.
+            Some(Ok(left)) => answer.says(&left, &asked.job.ask.stops, asked.longest_stop).unwrap_or(finish),
+            Some(Err(error)) => Finish::Failed(error.to_string()),
+            None => finish,
+        };
         fault::keep(asked.job.fault, &made.answer, answer.told, &mut answer.tokens, &mut answer.logps);
         let versions = self.names.spans(&made.answer, answer.tokens.len() as u32);
         let shared = asked.job.ask.prompt.len().saturating_sub(1);
@@ -404,6 +407,25 @@ impl<'t> Teller<'t> {
             asked.job.end(&Finish::Failed("the engine has ended".into()));
             self.intake.end(asked.job.ticket);
         }
+    }
+}
+
+impl Answer<'_> {
+    /// Adds text, up to the first text that ends the answer, if there is one; none is longer than `longest`.
+    fn says(&mut self, new: &str, stops: &Stops, longest: usize) -> Option<Finish> {
+        // A stop may have begun before what is new.
+        let mut from = self.text.len().saturating_sub(longest);
+        while !self.text.is_char_boundary(from) {
+            from -= 1;
+        }
+        self.text.push_str(new);
+        let found = stops.texts.iter().filter_map(|stop| {
+            let at = from + self.text[from..].find(stop.as_str())?;
+            Some((at, stop))
+        });
+        let (at, stop) = found.min_by_key(|&(at, _)| at)?;
+        self.text.truncate(if stops.keeps_text { at + stop.len() } else { at });
+        Some(Finish::StopText(stop.clone()))
     }
 }
 
@@ -428,28 +450,19 @@ impl Asked<'_> {
                 together.push(token);
                 continue;
             }
-            let new = answer.stream.as_mut().and_then(|stream| stream.next(token).ok()).unwrap_or_default();
-            if new.is_empty() {
-                continue;
-            }
-            // A stop may have begun before what is new.
-            let mut from = answer.text.len().saturating_sub(self.longest_stop);
-            while !answer.text.is_char_boundary(from) {
-                from -= 1;
-            }
-            answer.text.push_str(&new);
-            let found = stops.texts.iter().filter_map(|stop| {
-                let at = from + answer.text[from..].find(stop.as_str())?;
-                Some((at, stop))
-            });
-            if let Some((at, stop)) = found.min_by_key(|&(at, _)| at) {
-                answer.text.truncate(if stops.keeps_text { at + stop.len() } else { at });
-                answer.stopped = Some(Finish::StopText(stop.clone()));
+            let new = match answer.stream.as_mut().map(|stream| stream.next(token)) {
+                Some(Ok(new)) if !new.is_empty() => new,
+                // An error is told again, and ends the answer, when the stream ends.
+                _ => continue,
+            };
+            if let Some(stop) = answer.says(&new, stops, self.longest_stop) {
+                answer.stopped = Some(stop);
                 answer.stream = None;
                 return;
             }
         }
         if let Some(stream) = answer.stream.as_mut().filter(|_| !together.is_empty()) {
+            // As above.
             answer.text.push_str(&stream.take(&together).unwrap_or_default());
         }
     }
@@ -508,12 +521,17 @@ mod tests {
     use tokio::sync::mpsc::unbounded_channel;
 
     use super::*;
-    use crate::engine::ask::{Ask, Stops};
+    use crate::engine::ask::Ask;
 
     /// How an answer that is aborted with these tokens says that it ended, of 4 at most.
     fn ended(tokens: &[u32], ends: bool) -> Finish {
         let image = micro();
         let text = Text::new(&image.about, image.model.shape.vocabulary).unwrap();
+        last(&text, tokens, ends, Stops::default()).0
+    }
+
+    /// The same, with its text.
+    fn last(text: &Text, tokens: &[u32], ends: bool, stops: Stops) -> (Finish, String) {
         let options = Options::default();
         let memory = Memory {
             tokens: vec![],
@@ -522,15 +540,10 @@ mod tests {
             made: PromptSpans::new(&options),
             options,
         };
-        let mut teller = Teller {
-            text: &text,
-            names: Names::default(),
-            intake: Arc::default(),
-            memory,
-            asks: HashMap::new(),
-        };
+        let mut teller =
+            Teller { text, names: Names::default(), intake: Arc::default(), memory, asks: HashMap::new() };
         let (to, mut pieces) = unbounded_channel();
-        let (draws, stops) = (Draws::default(), Stops::default());
+        let draws = Draws::default();
         let ask = Ask {
             prompt: vec![1],
             members: 1,
@@ -547,7 +560,22 @@ mod tests {
         teller.lost(&lost, (tokens.to_vec(), vec![]), &Made { answer: vec![], prompt: vec![], cached: 0 });
         let piece = pieces.try_recv().unwrap();
         assert_eq!(piece.tokens, tokens);
-        piece.end.unwrap().finish
+        (piece.end.unwrap().finish, piece.text)
+    }
+
+    /// With this decoder the text of a token waits for the next one.
+    #[test]
+    fn a_stop_in_the_text_that_comes_last_ends_an_answer() {
+        let mut about = micro().about;
+        about.tokenizer =
+            about.tokenizer.replace(r#"{"type":"Fuse"}"#, r#"{"type":"BPEDecoder","suffix":"_"}"#);
+        let text = Text::new(&about, 64).unwrap();
+        let tokens = text.encode("abcd").unwrap();
+        let stops = |stop: &str| Stops { texts: vec![stop.into()], ..Stops::default() };
+        let stopped = |stop: &str| Finish::StopText(stop.into());
+        assert_eq!(last(&text, &tokens, true, stops("x")), (Finish::Length, "abcd".into()));
+        assert_eq!(last(&text, &tokens, true, stops("d")), (stopped("d"), "abc".into()));
+        assert_eq!(last(&text, &tokens, true, stops("cd")), (stopped("cd"), "ab".into()));
     }
 
     /// An answer that was whole when an abort came says how it ended.

@@ -126,6 +126,7 @@ impl Models {
             kv_bytes: options.kv_bytes(),
             model_bytes: Weights::region_bytes(self.longest(), self.turns.len() > 1),
             arena_bytes: [u64::from(blocks) * self.block_bytes(), 0, 0, 0],
+            sequence_bytes: options.sequence_bytes(),
             ..config
         }
     }
