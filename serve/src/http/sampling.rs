@@ -111,6 +111,9 @@ const ABSENT: [&str; 43] = [
 const LEFT: [(&str, Value); 3] =
     [("skip_special_tokens", Value::Bool(true)), ("nvext", Value::Null), ("extra_args", Value::Null)];
 
+/// Letters of the name of a field that was left alone.
+const LONGEST: usize = 100;
+
 /// Whether there is nothing in a value.
 fn is_empty(value: &Value) -> bool {
     match value {
@@ -155,7 +158,8 @@ pub fn unknown(fields: &Map<String, Value>, known: &[&str], members: u32) -> Res
                 unknown.push(name.clone());
             }
         } else if !known.contains(&name.as_str()) {
-            unknown.push(name.clone());
+            // Kept until the answer is told, however long the client made it.
+            unknown.push(name.chars().take(LONGEST).collect());
         }
     }
     Ok(unknown)
