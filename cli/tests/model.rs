@@ -43,6 +43,18 @@ fn the_same_seed_gives_the_same_text() {
     assert_eq!(of("--tokens 0"), "\n");
 }
 
+/// An answer that ends because the model takes no more tokens says so.
+#[test]
+fn an_answer_that_the_context_ends_says_so() {
+    let directory = tempdir().unwrap();
+    for (tokens, says) in [("20", false), ("100000", true)] {
+        let command = format!("generate --model micro --raw --temperature 0 --tokens {tokens} hello");
+        let run = doorbell(directory.path(), &command);
+        let told = format!("the answer ends before its {tokens} tokens: the model's context of 1024 is full");
+        assert_eq!((run.code, run.stderr.contains(&told)), (0, says), "{}", run.stderr);
+    }
+}
+
 /// What `generate` runs where no model is named: a golden answer of Gemma 3N's operators, and of a model that was trained.
 #[test]
 fn tiny_tells_a_story() {

@@ -1,7 +1,9 @@
 //! `doorbell serve`: the program, its exits and what it says.
 #![cfg(feature = "serve")]
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -97,10 +99,32 @@ fn the_rtl_answers_as_the_golden_model() {
 #[case("--chat-template none.jinja", 2, "cannot read the chat template none.jinja")]
 #[case("--slots 0", 2, "--slots")]
 #[case("--device fpga", 2, "fpga")]
+#[case("--listen nowhere --max-answer 0", 2, "--max-answer is 0")]
+#[case("--listen nowhere --max-prompt 0", 2, "--max-prompt is 0")]
+#[case("--listen nowhere --max-answer 100000", 2, "--max-answer is 100000, and the model takes 512 tokens")]
+#[case("--listen nowhere --max-prompt 512", 2, "give 1 to 511")]
+#[case("--listen nowhere --api-key ", 2, "--api-key is no key")]
+#[case("--listen nowhere --api-key k\u{e9}y", 2, "--api-key is no key")]
 fn what_cannot_be_served_is_told(#[case] arguments: &str, #[case] code: i32, #[case] expected: &str) {
     let mut command = Command::new(cargo_bin("doorbell"));
     let output = command.arg("serve").args(arguments.split(' ')).output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{told}");
     assert!(told.contains(expected), "{told}");
+}
+
+/// A key that cannot be read opens no server, and one that nobody can send locks none.
+#[rstest]
+#[case(b"\xff")]
+#[case(b"")]
+#[case(b"two words")]
+fn a_key_that_is_none_is_told(#[case] key: &[u8]) {
+    let mut command = Command::new(cargo_bin("doorbell"));
+    command
+        .args("serve --model micro --listen nowhere".split(' '))
+        .env("DOORBELL_API_KEY", OsStr::from_bytes(key));
+    let output = command.output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("DOORBELL_API_KEY is no key"), "{told}");
 }

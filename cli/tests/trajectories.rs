@@ -11,10 +11,34 @@ use common::{Run, doorbell};
 use doorbell_contract::PREFIX_NONE;
 use doorbell_runtime::reward::Scorer;
 use doorbell_runtime::rollout::RolloutId;
-use doorbell_runtime::trajectory::log::{Log, LogOptions};
-use doorbell_runtime::trajectory::{Body, Finished, Outcome};
+use doorbell_runtime::trajectory::log::{Log, LogOptions, Run as LogRun};
+use doorbell_runtime::trajectory::{Body, Finished, Outcome, Span};
 use rstest::rstest;
 use tempfile::{TempDir, tempdir};
+
+/// How one of them ended.
+fn finished(k: u32, tokens: usize) -> Finished {
+    Finished {
+        rollout: RolloutId::new(k % 4, k / 4),
+        request: u64::from(k / 2),
+        member: k % 2,
+        device_rollout: k,
+        seed: 7 + k,
+        prefix_id: if k < 5 { 0 } else { PREFIX_NONE },
+        prefix_hash: 99,
+        prompt_tokens: 50 * k,
+        answer_tokens: tokens as u32,
+        score: 6000 * k as i32,
+        scorer: Scorer::ALL.get(k as usize % 4).copied(),
+        segments: 1 + k / 3,
+        outcome: Outcome::ALL[k as usize % 4],
+        spans: 0,
+        group: None,
+        has_logprobs: false,
+        shard: 0,
+        offset: 0,
+    }
+}
 
 /// A log of ten trajectories in `log`, two to a file.
 fn written() -> TempDir {
@@ -24,26 +48,7 @@ fn written() -> TempDir {
     for k in 0..10u32 {
         let tokens: Vec<u32> =
             (0..k + 1).map(|position| (100 * k + position).wrapping_mul(0x9E37_79B9) >> 15).collect();
-        let finished = Finished {
-            rollout: RolloutId::new(k % 4, k / 4),
-            request: u64::from(k / 2),
-            member: k % 2,
-            device_rollout: k,
-            seed: 7 + k,
-            prefix_id: if k < 5 { 0 } else { PREFIX_NONE },
-            prefix_hash: 99,
-            prompt_tokens: 50 * k,
-            answer_tokens: tokens.len() as u32,
-            score: 6000 * k as i32,
-            scorer: Scorer::ALL.get(k as usize % 4).copied(),
-            segments: 1 + k / 3,
-            outcome: Outcome::ALL[k as usize % 4],
-            spans: 0,
-            group: None,
-            has_logprobs: false,
-            shard: 0,
-            offset: 0,
-        };
+        let finished = finished(k, tokens.len());
         log.append(&finished, &Body { tokens: &tokens, ..Body::default() }).unwrap();
         log.commit().unwrap();
     }
@@ -103,6 +108,31 @@ fn a_torn_tail_is_told_and_is_no_damage() {
     }
     let parquet = fs::read(directory.path().join("out.parquet")).unwrap();
     assert_eq!((&parquet[..4], &parquet[parquet.len() - 4..]), (&b"PAR1"[..], &b"PAR1"[..]));
+}
+
+/// Requests and versions of each run count from the beginning, so those of two runs are not the same.
+#[test]
+fn runs_share_no_request_and_no_version() {
+    let directory = tempdir().unwrap();
+    let (mut log, _) = Log::open(&directory.path().join("log"), LogOptions::default()).unwrap();
+    for _ in 0..3 {
+        log.begin_run(LogRun::default()).unwrap();
+        for k in 0..4 {
+            let spans = [Span { version: 1, first: 0 }];
+            log.append(
+                &Finished { spans: 1, ..finished(k, 1) },
+                &Body { tokens: &[k], spans: &spans, ..Body::default() },
+            )
+            .unwrap();
+        }
+        log.commit().unwrap();
+    }
+    let run = doorbell(directory.path(), "trajectories info log");
+    assert!(run.stdout.contains("12 for 6 requests"), "{}{}", run.stdout, run.stderr);
+    let run = doorbell(directory.path(), "trajectories info log --json");
+    for expected in ["\"requests\": 6", "\"versions\": 3"] {
+        assert!(run.stdout.contains(expected), "{}", run.stdout);
+    }
 }
 
 #[rstest]

@@ -121,6 +121,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         given.end().map(|()| answer)
     })?;
     let Answer { tokens, logps, prefilled, decoded } = answer;
+    if tokens.len() == most && most < args.tokens && tokens.last().is_none_or(|&token| !text.ends(token)) {
+        output::tell(format_args!(
+            "the answer ends before its {} tokens: the model's context of {} is full",
+            args.tokens, shape.context
+        ));
+    }
     if args.json {
         let told: Vec<u32> = tokens.iter().copied().filter(|&token| !text.ends(token)).collect();
         let value = json!({

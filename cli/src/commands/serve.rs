@@ -1,5 +1,6 @@
 //! `doorbell serve`.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -122,7 +123,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     models::fits(&model, kind)?;
     drop(image);
     let template = args.chat_template.as_deref().map(template).transpose()?;
-    let size = size(args, &model);
+    let size = size(args, &model)?;
+    let key = key(args.api_key.as_deref(), std::env::var_os("DOORBELL_API_KEY"))?;
     let settings = settings(args, &size, &model).and(&own)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| Failure::failed(format!("threads cannot be started: {error}")))?;
@@ -148,7 +150,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         positions: shape.context as u32,
         vocabulary: shape.vocabulary as u32,
         import,
-        key: args.api_key.clone().or_else(|| std::env::var("DOORBELL_API_KEY").ok()),
+        key,
         limits: Limits {
             body: args.max_body,
             patience: Duration::from_secs(args.request_timeout),
@@ -176,16 +178,39 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
+/// The key that clients have to send, if they have to: one that none can send would lock all out, and one that is not read would let all in.
+fn key(given: Option<&str>, variable: Option<OsString>) -> Result<Option<String>, Failure> {
+    let (name, key) = match (given, variable) {
+        (Some(key), _) => ("--api-key", key.into()),
+        (None, Some(key)) => ("DOORBELL_API_KEY", key),
+        (None, None) => return Ok(None),
+    };
+    match key.into_string() {
+        Ok(key) if !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(Some(key)),
+        _ => Err(Failure::input(format!(
+            "{name} is no key: give at least one letter, digit or sign of ASCII, and no blanks; without a key leave it out"
+        ))),
+    }
+}
+
 fn template(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path)
         .map_err(|error| Failure::input(format!("cannot read the chat template {}: {error}", path.display())))
 }
 
-fn size(args: &Args, model: &Published) -> Size {
+fn size(args: &Args, model: &Published) -> Result<Size, Failure> {
     let record = model.at(0);
-    let longest =
-        |given: Option<u32>| given.unwrap_or(4096).clamp(1, record.positions.saturating_sub(1).max(1));
-    let (prompt_tokens, answer_tokens) = (longest(args.max_prompt), longest(args.max_answer));
+    let most = record.positions.saturating_sub(1).max(1);
+    let longest = |name: &str, given: Option<u32>| match given {
+        None => Ok(most.min(4096)),
+        Some(given) if (1..=most).contains(&given) => Ok(given),
+        Some(given) => Err(Failure::input(format!(
+            "{name} is {given}, and the model takes {} tokens with prompt and answer together; give 1 to {most}",
+            record.positions
+        ))),
+    };
+    let prompt_tokens = longest("--max-prompt", args.max_prompt)?;
+    let answer_tokens = longest("--max-answer", args.max_answer)?;
     let positions = record.positions.min(prompt_tokens + answer_tokens);
     let each = positions.div_ceil(BLOCK_TOKENS) + 1;
     // With a cap: those of a prompt, and what its answer writes in turn.
@@ -196,7 +221,7 @@ fn size(args: &Args, model: &Published) -> Size {
     let each = u64::from(each.min(capped));
     let all = each * u64::from(args.slots);
     let most = BLOCKS.min(ARENA / record.block_bytes()).max(each);
-    Size {
+    Ok(Size {
         slots: args.slots,
         members: args.slots.min(64),
         prompt_tokens,
@@ -207,7 +232,7 @@ fn size(args: &Args, model: &Published) -> Size {
         checkpoint: args.checkpoint,
         seed: args.seed,
         fault: args.fault,
-    }
+    })
 }
 
 fn settings(args: &Args, size: &Size, model: &Published) -> Settings {

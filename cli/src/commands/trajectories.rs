@@ -1,11 +1,12 @@
 //! `doorbell trajectories …`: looks into what a run stored.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use doorbell_checkpoint::text::Text;
 use doorbell_runtime::reward::Scorer;
-use doorbell_runtime::trajectory::log::{LogError, Reader, Run, Verified, runs};
+use doorbell_runtime::trajectory::log::{LogError, Reader, Run, Verified, run_of, runs};
 #[cfg(feature = "parquet")]
 use doorbell_runtime::trajectory::parquet::{ExportError, ExportOptions, export};
 use doorbell_runtime::trajectory::{Outcome, Trajectory};
@@ -170,22 +171,23 @@ struct Sums {
     lengths: Vec<u32>,
     score: f64,
     segments: u64,
-    requests: std::collections::HashSet<u64>,
-    versions: std::collections::HashSet<u16>,
+    /// By the number of their run: both begin anew in each.
+    requests: HashSet<(u32, u64)>,
+    versions: HashSet<(u32, u16)>,
     logprobs: u64,
     groups: u64,
     scorers: [u64; Scorer::ALL.len()],
 }
 
 impl Sums {
-    fn add(&mut self, trajectory: &Trajectory) {
+    fn add(&mut self, run: u32, trajectory: &Trajectory) {
         let finished = &trajectory.finished;
         self.outcomes[finished.outcome as usize] += 1;
         self.lengths.push(finished.answer_tokens);
         self.score += trajectory.score();
         self.segments += u64::from(finished.segments);
-        self.requests.insert(finished.request);
-        self.versions.extend(trajectory.spans.iter().map(|span| span.version));
+        self.requests.insert((run, finished.request));
+        self.versions.extend(trajectory.spans.iter().map(|span| (run, span.version)));
         self.logprobs += u64::from(finished.has_logprobs);
         self.groups += u64::from(finished.group.is_some());
         if let Some(scorer) = finished.scorer {
@@ -212,9 +214,10 @@ impl Sums {
 fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
     let mut sums = Sums::default();
     let reader = Reader::open(directory).map_err(failure)?;
+    let noted = runs(directory).map_err(failure)?;
     let verified = reader
         .verify_each(|trajectory| {
-            sums.add(&trajectory);
+            sums.add(run_of(&noted, trajectory.number).map_or(0, |run| run.run), &trajectory);
             Ok(())
         })
         .map_err(failure)?;
@@ -233,7 +236,7 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
                 .collect::<serde_json::Map<_, _>>(),
             "outcomes": outcomes.into_iter().collect::<serde_json::Map<_, _>>(),
             "damaged": verified.damage.len(), "lost": lost(&verified),
-            "runs": runs(directory).map_err(failure)?,
+            "runs": noted,
             "torn_bytes": verified.torn.as_ref().map_or(0, |torn| torn.bytes),
         });
         output::print_raw(&output::json(&value))?;
@@ -263,8 +266,7 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
         if verified.damage.len() == 1 { "" } else { "s" },
         lost(&verified),
         if lost(&verified) == 1 { "" } else { "s" },
-        runs(directory)
-            .map_err(failure)?
+        noted
             .iter()
             .map(|Run { run, id, first, seed, .. }| format!(
                 "run       {run} ({}), from record {first}, seed {seed}\n",

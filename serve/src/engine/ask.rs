@@ -66,6 +66,19 @@ pub struct Piece {
     pub end: Option<End>,
 }
 
+impl Piece {
+    /// The end of an answer, without a token.
+    pub(super) fn ended(member: u32, finish: Finish) -> Piece {
+        let end = End { finish, versions: vec![], prompt_versions: vec![], prompt_logps: vec![] };
+        Piece { member, tokens: vec![], logps: vec![], text: String::new(), cached: 0, end: Some(end) }
+    }
+
+    /// The same of one that failed.
+    pub(crate) fn failed(member: u32, why: &str) -> Piece {
+        Piece::ended(member, Finish::Failed(why.to_owned()))
+    }
+}
+
 /// How an answer ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct End {
@@ -143,21 +156,8 @@ impl Job {
     /// Tells that all its answers ended without a token.
     pub fn end(&self, finish: &Finish) {
         for member in 0..self.ask.members {
-            let end = End {
-                finish: finish.clone(),
-                versions: vec![],
-                prompt_versions: vec![],
-                prompt_logps: vec![],
-            };
             // Whoever has gone does not hear it.
-            let _ = self.to.send(Piece {
-                member,
-                tokens: vec![],
-                logps: vec![],
-                text: String::new(),
-                cached: 0,
-                end: Some(end),
-            });
+            let _ = self.to.send(Piece::ended(member, finish.clone()));
         }
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct Intake {
     held: AtomicBool,
     /// Whether nothing more is taken.
     over: AtomicBool,
+    /// Whether nobody is left who would tell of ends.
+    gone: AtomicBool,
     /// How often the pipeline has asked for the next ask.
     looks: AtomicU64,
     /// Told whenever an ask has ended.
@@ -68,13 +70,13 @@ impl Intake {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an ask, which `job` makes of its ticket, unless `most` wait already or nothing is taken any more.
-    pub fn ask(&self, most: usize, job: impl FnOnce(u64) -> Job) -> Result<u64, Refused> {
+    /// Takes an ask, which `job` makes of its ticket, unless `most` wait already or nothing is taken any more. With `None` any number may wait.
+    pub fn ask(&self, most: Option<usize>, job: impl FnOnce(u64) -> Job) -> Result<u64, Refused> {
         let mut inner = self.lock();
         if self.over.load(Ordering::Acquire) {
             return Err(Refused::Over);
         }
-        if inner.jobs.len() >= most {
+        if most.is_some_and(|most| inner.jobs.len() >= most) {
             return Err(Refused::Full);
         }
         let ticket = inner.next_ticket;
@@ -133,7 +135,7 @@ impl Intake {
         self.ended.notify_waiters();
     }
 
-    /// Waits until none of `tickets` lives.
+    /// Waits until none of `tickets` lives, or the run is over.
     pub async fn until_gone(&self, tickets: &[u64]) {
         loop {
             let ended = self.ended.notified();
@@ -143,7 +145,7 @@ impl Intake {
                 let inner = self.lock();
                 tickets.iter().any(|ticket| inner.live.contains_key(ticket))
             };
-            if !lives {
+            if !lives || self.gone.load(Ordering::Acquire) {
                 return;
             }
             ended.await;
@@ -156,12 +158,23 @@ impl Intake {
         self.ring();
     }
 
-    /// Waits until whatever is admitted from now on is admitted by a pipeline that has seen the last [`hold`](Self::hold).
-    pub async fn until_seen(&self) {
+    /// Waits, by `wait`, until whatever is admitted from now on is admitted by a pipeline that has seen the last [`hold`](Self::hold); tells whether
+    /// it has, as one that is over sees nothing any more.
+    pub fn is_seen(&self, wait: impl Fn()) -> bool {
         let before = self.looks.load(Ordering::Acquire);
-        while self.looks.load(Ordering::Acquire) == before && !self.over.load(Ordering::Acquire) {
-            tokio::time::sleep(Duration::from_micros(200)).await;
+        while self.looks.load(Ordering::Acquire) == before {
+            if self.over.load(Ordering::Acquire) {
+                return false;
+            }
+            wait();
         }
+        true
+    }
+
+    /// Nobody is left who would tell of ends.
+    pub fn leave(&self) {
+        self.gone.store(true, Ordering::Release);
+        self.ended.notify_waiters();
     }
 
     /// Takes nothing more, and ends what waits.
@@ -242,6 +255,14 @@ impl Queue {
         self.prompt.clone()
     }
 
+    /// Ends the ask that was to be admitted next: it is neither among those that wait nor with the teller.
+    pub fn end(&mut self, finish: &Finish) {
+        if let Some((job, _)) = self.current.take() {
+            job.end(finish);
+            self.intake.end(job.ticket);
+        }
+    }
+
     /// Takes the ask that is to be admitted next.
     fn take(&mut self) -> Option<()> {
         if self.current.is_some() {
@@ -271,17 +292,13 @@ impl Queue {
 impl Source for Queue {
     fn next(&mut self) -> Next<'_> {
         self.intake.looks.fetch_add(1, Ordering::AcqRel);
-        if self.intake.over.load(Ordering::Acquire) {
-            if let Some((job, _)) = self.current.take() {
-                job.end(&Finish::Aborted);
-                self.intake.end(job.ticket);
-            }
-            return Next::End;
-        }
+        let over = self.intake.over.load(Ordering::Acquire);
         // Also while asks are held: whoever cancelled it may wait for its end.
-        if let Some((job, _)) = self.current.take_if(|(job, _)| job.is_cancelled()) {
-            job.end(&Finish::Aborted);
-            self.intake.end(job.ticket);
+        if over || self.current.as_ref().is_some_and(|(job, _)| job.is_cancelled()) {
+            self.end(&Finish::Aborted);
+        }
+        if over {
+            return Next::End;
         }
         if self.intake.held.load(Ordering::Acquire) || self.take().is_none() {
             return Next::Nothing;

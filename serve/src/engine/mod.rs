@@ -26,7 +26,7 @@ use doorbell_runtime::pipeline::{
 use doorbell_runtime::policy::PolicyKind;
 use doorbell_runtime::reward::Prompts;
 use doorbell_runtime::trajectory::Spans;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub use ask::{Ask, End, Finish, Piece, Stops, VersionSpan};
 pub use intake::{Load, Refused};
@@ -162,13 +162,37 @@ pub enum Pause {
     Resting,
 }
 
+/// What a pause does to rollouts that decode. New ones wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// They end with what they have, and so does what waits.
+    Abort,
+    /// They go on to their end.
+    Wait,
+    /// They stay where they are.
+    Keep,
+}
+
+/// Why nothing says that the engine is paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotPaused {
+    /// It has ended.
+    #[error("the engine has ended; /health says why")]
+    Ended,
+    /// Somebody resumed it, or paused it in another way, while this pause waited for rollouts to end.
+    #[error(
+        "the engine was resumed, or paused in another way, before all rollouts had ended; send the pause again"
+    )]
+    Overtaken,
+}
+
 /// A running engine. It ends when this is dropped, or by [`Engine::stop`].
 #[derive(Debug)]
 pub struct Engine {
     intake: Arc<Intake>,
     commands: Sender<Command>,
     cache: Cache,
-    current: Mutex<String>,
     metrics: Arc<Metrics>,
     size: Size,
     /// What bounds the blocks of an answer.
@@ -176,7 +200,9 @@ pub struct Engine {
     /// Whether the device truncates draws.
     truncates: bool,
     device: String,
-    pause: tokio::sync::Mutex<Pause>,
+    /// Set by the control alone.
+    pause: watch::Receiver<Pause>,
+    names: Names,
     /// Why the hot thread ended, once it has.
     failure: Arc<Mutex<Option<String>>>,
     hot: Mutex<Option<JoinHandle<()>>>,
@@ -189,6 +215,8 @@ pub struct Answers {
     pub pieces: mpsc::UnboundedReceiver<Piece>,
     /// Names it for [`Engine::abort`].
     pub ticket: u64,
+    /// How many answers end.
+    pub members: u32,
     cancelled: Arc<AtomicBool>,
     intake: Arc<Intake>,
     commands: Sender<Command>,
@@ -196,15 +224,11 @@ pub struct Answers {
 
 impl Drop for Answers {
     fn drop(&mut self) {
-        abort(&self.intake, &self.commands, &self.cancelled, self.ticket);
-    }
-}
-
-fn abort(intake: &Intake, commands: &Sender<Command>, cancelled: &AtomicBool, ticket: u64) {
-    cancelled.store(true, Ordering::Release);
-    if let Some(number) = intake.cancel(ticket) {
-        // Where the control is gone the engine has ended.
-        let _ = commands.send(Command::Abort(number));
+        self.cancelled.store(true, Ordering::Release);
+        if let Some(number) = self.intake.cancel(self.ticket) {
+            // Where the control is gone the engine has ended.
+            let _ = self.commands.send(Command::Abort(number));
+        }
     }
 }
 
@@ -282,6 +306,7 @@ impl Engine {
         if size.fault == Some(Fault::StaleKv) {
             pipeline.mix_versions();
         }
+        let (pause, paused) = watch::channel(Pause::Running);
         let control = Control {
             commands: commanded,
             aborts: pipeline.abort_handle(),
@@ -290,6 +315,8 @@ impl Engine {
             gate: pipeline.gate(),
             names: names.clone(),
             intake: intake.clone(),
+            pause,
+            fault: size.fault,
             current: 0,
             published: None,
         };
@@ -307,7 +334,9 @@ impl Engine {
             });
             let why = ended.err().map_or("it was stopped".to_owned(), |error| error.to_string());
             *noted.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
-            rests.close(&Finish::Failed(format!("the engine has ended: {why}")));
+            let finish = Finish::Failed(format!("the engine has ended: {why}"));
+            rests.close(&finish);
+            queue.end(&finish);
         };
         let hot = thread::Builder::new().name("hot".into()).spawn(run)?;
         thread::Builder::new().name("control".into()).spawn(move || control.run())?;
@@ -315,17 +344,17 @@ impl Engine {
             intake,
             commands,
             cache,
-            current: Mutex::new(name.to_owned()),
             metrics,
             truncates: features.capability.contains(Capability::TRUNCATION),
             device: device_name,
             size,
             cap,
-            pause: tokio::sync::Mutex::default(),
+            pause: paused,
+            names,
             failure,
             hot: Mutex::new(Some(hot)),
         };
-        let published = engine.send_publish(Some(Box::new(model)), name, PolicyMode::Wait);
+        let published = engine.send_publish(Box::new(model), Some(name), PolicyMode::Wait);
         published
             .blocking_recv()
             .unwrap_or(Err("the engine has ended".into()))
@@ -338,18 +367,28 @@ impl Engine {
     /// # Errors
     /// If as many wait as may, or the engine has ended.
     pub fn ask(&self, ask: Ask) -> Result<Answers, Refused> {
-        self.ask_by_fault(ask, None)
+        self.take(Some(self.size.waiting), ask, None)
+    }
+
+    /// The same of one that belongs to a request that was taken: it is taken too, however many wait.
+    pub(crate) fn ask_more(&self, ask: Ask) -> Result<Answers, Refused> {
+        self.take(None, ask, None)
     }
 
     /// The same of one that waits for something by a fault.
     pub(crate) fn ask_by_fault(&self, ask: Ask, wait: Option<Wait>) -> Result<Answers, Refused> {
+        self.take(Some(self.size.waiting), ask, wait)
+    }
+
+    fn take(&self, most: Option<usize>, ask: Ask, wait: Option<Wait>) -> Result<Answers, Refused> {
         let (to, pieces) = mpsc::unbounded_channel();
+        let members = ask.members;
         let cancelled = Arc::new(AtomicBool::new(false));
         let (flag, fault) = (cancelled.clone(), self.size.fault);
         let job = |ticket| Job { ticket, ask, to, cancelled: flag, fault, wait };
-        let ticket = self.intake.ask(self.size.waiting, job)?;
+        let ticket = self.intake.ask(most, job)?;
         let (intake, commands) = (self.intake.clone(), self.commands.clone());
-        Ok(Answers { pieces, ticket, cancelled, intake, commands })
+        Ok(Answers { pieces, ticket, members, cancelled, intake, commands })
     }
 
     /// What is wrong with an ask, if it can never run.
@@ -414,62 +453,32 @@ impl Engine {
     }
 
     /// Whether it decodes.
-    pub async fn pause_of(&self) -> Pause {
-        *self.pause.lock().await
+    pub fn pause_of(&self) -> Pause {
+        *self.pause.borrow()
     }
 
-    /// Lets nothing new begin; waits until all that live have ended, after they were aborted if `aborts`.
-    pub async fn hold(&self, aborts: bool) {
-        let mut pause = self.pause.lock().await;
-        self.intake.hold(true);
-        if *pause == Pause::Resting {
-            // What waits at the gate ends only behind it.
-            if !aborts {
-                let _ = self.commands.send(Command::GoOn);
-            }
-        }
-        *pause = Pause::Holding;
-        // What waits for room stays for later, unless it is aborted.
-        if aborts {
-            self.intake.until_seen().await;
-            if self.size.fault == Some(Fault::PauseLeaks) {
-                let oldest = self.intake.running().into_iter().min();
-                let mut others = self.intake.tickets();
-                others.retain(|&ticket| Some(ticket) != oldest);
-                self.abort(Some(&others)).await;
-                return;
-            }
-            self.abort(None).await;
-            return;
-        }
-        self.intake.until_seen().await;
-        if self.size.fault == Some(Fault::WaitReturnsEarly) {
-            return;
-        }
-        let running = self.intake.running();
-        self.intake.until_gone(&running).await;
-    }
-
-    /// Brings what decodes to rest: rollouts keep what they have, and wait for [`resume`](Self::resume).
+    /// Lets nothing new begin, and waits until nothing decodes any more. Whoever drops this before waits no more; the engine pauses all the same.
     ///
     /// # Errors
-    /// If the device refuses that.
-    pub async fn rest(&self) -> Result<(), String> {
-        let mut pause = self.pause.lock().await;
-        self.intake.hold(true);
-        let (done, rested) = oneshot::channel();
-        let _ = self.commands.send(Command::Rest(done));
-        rested.await.unwrap_or(Err("the engine has ended".into()))?;
-        *pause = Pause::Resting;
-        Ok(())
+    /// If the engine has ended, or what ran was let go on before it had come to its end.
+    pub async fn pause(&self, how: How) -> Result<(), NotPaused> {
+        let (done, ends) = oneshot::channel();
+        let _ = self.commands.send(Command::Pause(how, done));
+        let ends = ends.await.map_err(|_| NotPaused::Ended)?;
+        let mut pause = self.pause.clone();
+        tokio::select! {
+            biased;
+            () = self.intake.until_gone(&ends) => Ok(()),
+            _ = pause.wait_for(|pause| *pause != Pause::Holding), if how == How::Wait => Err(NotPaused::Overtaken),
+        }
     }
 
     /// Lets everything go on.
     pub async fn resume(&self) {
-        let mut pause = self.pause.lock().await;
-        let _ = self.commands.send(Command::GoOn);
-        self.intake.hold(false);
-        *pause = Pause::Running;
+        let (done, resumed) = oneshot::channel();
+        let _ = self.commands.send(Command::Resume(done));
+        // Where the control is gone the engine has ended.
+        let _ = resumed.await;
     }
 
     /// Forgets the keys and values that are kept for later asks; waits until that has happened.
@@ -484,50 +493,49 @@ impl Engine {
         }
     }
 
-    /// Publishes weights as version `name`. `mode` says what becomes of rollouts that decode: with `Keep` they go on under it.
+    /// Publishes weights as version `name`, or under the next name, and tells it. `mode` says what becomes of rollouts that decode: with `Keep` they go on
+    /// under it. Whoever drops this before it ends does not hear whether they are published.
     ///
     /// # Errors
     /// If the device refuses it, or rollouts still decode under the version before the present one: then the present one goes on. Also if the
     /// weights have another cap on keys and values than those that the engine began with.
-    pub async fn publish(&self, weights: Box<Published>, name: &str, mode: PolicyMode) -> Result<(), String> {
+    pub async fn publish(
+        &self,
+        weights: Box<Published>,
+        name: Option<&str>,
+        mode: PolicyMode,
+    ) -> Result<String, String> {
         if cap_of(&weights) != self.cap {
             return Err("the weights have another cap on keys and values than the model that is served; give them the same".into());
         }
-        // A pause and a publish do not overlap.
-        let pause = self.pause.lock().await;
-        let weights = match self.size.fault {
-            Some(Fault::ResumeOldWeights) if *pause != Pause::Running => None,
-            _ => Some(weights),
-        };
-        if self.size.fault != Some(Fault::UpdateNotResident) {
-            let published = self.send_publish(weights, name, mode);
-            published.await.unwrap_or(Err("the engine has ended".into()))?;
-            fault::updated();
-        }
-        name.clone_into(&mut self.current.lock().unwrap_or_else(PoisonError::into_inner));
-        Ok(())
+        let published = self.send_publish(weights, name, mode);
+        let name = published.await.unwrap_or(Err("the engine has ended".into()))?;
+        fault::updated();
+        Ok(name)
     }
 
     fn send_publish(
         &self,
-        weights: Option<Box<Published>>,
-        name: &str,
+        weights: Box<Published>,
+        name: Option<&str>,
         mode: PolicyMode,
-    ) -> oneshot::Receiver<Result<(), String>> {
+    ) -> oneshot::Receiver<Result<String, String>> {
         let (done, published) = oneshot::channel();
-        let _ = self.commands.send(Command::Publish { weights, name: name.to_owned(), mode, done });
+        let name = name.map(str::to_owned);
+        let _ = self.commands.send(Command::Publish { weights, name, mode, done });
         published
     }
 
     /// Gives the version that is resident another name.
-    pub fn rename(&self, name: &str) {
-        let _ = self.commands.send(Command::Rename(name.to_owned()));
-        name.clone_into(&mut self.current.lock().unwrap_or_else(PoisonError::into_inner));
+    pub async fn rename(&self, name: &str) {
+        let (done, renamed) = oneshot::channel();
+        let _ = self.commands.send(Command::Rename(name.to_owned(), done));
+        let _ = renamed.await;
     }
 
     /// Name of the version that is resident.
     pub fn version(&self) -> String {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.names.resident()
     }
 
     /// How large it is.

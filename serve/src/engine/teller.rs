@@ -122,6 +122,7 @@ pub(super) fn start(
         Checkpoints { to: to.clone(), from, memory: memory.clone(), ends: VecDeque::new(), posted: 0 };
     let of = memory.clone();
     let run = move || {
+        let _leaves = Leaves(intake.clone());
         let mut teller = Teller { text: &text, names, intake, memory: of, asks: HashMap::new() };
         for told in told {
             match told {
@@ -143,6 +144,15 @@ pub(super) fn start(
     let answers =
         Answers { to: to.clone(), from: stored, memory: memory.clone(), sum: Stored::default(), thread };
     Ok((to, checkpoints, answers))
+}
+
+/// Says that the teller has gone, also if it panicked: whoever waits for an end waits no more.
+struct Leaves(Arc<Intake>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
 }
 
 impl RewardStage for Checkpoints {

@@ -8,8 +8,9 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream, StreamExt};
 use serde_json::{Value, json};
 
+use super::Server;
 use super::error::Wrong;
-use super::{Named, Server};
+use super::names::Named;
 use crate::engine::{Answers, Ask, End, Finish, Piece, VersionSpan};
 use crate::fault::{self, Fault};
 
@@ -28,13 +29,15 @@ pub struct Choice {
 
 /// Prompts that are being answered.
 pub struct Asked {
+    server: Arc<Server>,
     answers: Vec<Answers>,
     members: u32,
-    named: Named,
+    /// One name for all prompts, one for each, or none.
+    named: Vec<Named>,
 }
 
-/// Has prompts answered; `name` is the client's for them.
-pub fn ask(server: &Arc<Server>, asks: Vec<Ask>, name: Option<String>) -> Result<Asked, Wrong> {
+/// Has prompts answered, under one name for all, one for each, or none.
+pub fn ask(server: &Arc<Server>, asks: Vec<Ask>, names: Vec<String>) -> Result<Asked, Wrong> {
     for ask in &asks {
         server.known("prompt", &ask.prompt)?;
         server.known("stop_token_ids", &ask.stops.tokens)?;
@@ -54,43 +57,39 @@ pub fn ask(server: &Arc<Server>, asks: Vec<Ask>, name: Option<String>) -> Result
     }
     let members = asks.first().map_or(1, |(ask, _)| ask.members);
     // Those that were taken are aborted if one is not.
-    let answers = asks.into_iter().map(|(ask, wait)| server.engine.ask_by_fault(ask, wait));
-    let answers = answers.collect::<Result<Vec<_>, _>>()?;
-    let tickets = answers.iter().map(|answers| answers.ticket).collect();
-    Ok(Asked { answers, members, named: Named::new(server, name, tickets) })
+    let all = || asks.into_iter().map(|(ask, wait)| server.engine.ask_by_fault(ask, wait)).collect();
+    let (answers, named) = Named::begin(server, names, all)?;
+    Ok(Asked { server: server.clone(), answers, members, named })
 }
 
 impl Asked {
-    /// Waits for all of them.
-    pub async fn whole(self) -> Result<Vec<Choice>, Wrong> {
-        let Asked { answers, members, named } = self;
+    /// Waits for all of them. They have their names until this is dropped.
+    pub async fn whole(&mut self) -> Result<Vec<Choice>, Wrong> {
         let mut choices = vec![];
-        for (prompt, mut asked) in (0..).zip(answers) {
-            let mut whole: Vec<Option<Choice>> = vec![None; members as usize];
-            let mut parts: Vec<(Vec<u32>, Vec<i32>, String)> = vec![Default::default(); members as usize];
-            while let Some(piece) = asked.pieces.recv().await {
-                let Piece { member, tokens, logps, text, cached, end } = piece;
-                let part = &mut parts[member as usize];
-                part.0.extend(tokens);
-                part.1.extend(logps);
-                part.2.push_str(&text);
-                if let Some(mut end) = end {
-                    let server = &named.server;
-                    fault::relabel(server.engine.size().fault, &mut end, || server.engine.version());
-                    let (tokens, logps, text) = std::mem::take(part);
-                    let index = prompt * members + member;
-                    whole[member as usize] = Some(Choice { index, tokens, logps, text, cached, end });
-                }
-            }
-            for choice in whole {
-                let choice = choice.ok_or_else(|| Wrong::failed("the engine has ended; /health says why"))?;
-                if let Finish::Failed(why) = choice.end.finish {
-                    return Err(Wrong::failed(why));
-                }
-                choices.push(choice);
-            }
+        for (prompt, mut answers) in (0..).zip(std::mem::take(&mut self.answers)) {
+            choices.extend(all(&self.server, prompt * self.members, &mut answers).await?);
         }
-        drop(named);
+        Ok(choices)
+    }
+
+    /// Has more asked for a request that was taken, each for one of its `prompts`, under their names; waits for all. What was aborted in between is
+    /// not asked.
+    pub async fn more(&self, prompts: usize, asks: Vec<(usize, Ask)>) -> Result<Vec<Option<Choice>>, Wrong> {
+        let mut asked = vec![];
+        for (prompt, ask) in asks {
+            let ask = || self.server.engine.ask_more(ask);
+            asked.push(match self.named.get(prompt * self.named.len() / prompts.max(1)) {
+                Some(named) => named.ask(ask)?,
+                None => Some(ask()?),
+            });
+        }
+        let mut choices = vec![];
+        for answers in asked {
+            choices.push(match answers {
+                Some(mut answers) => all(&self.server, 0, &mut answers).await?.pop(),
+                None => None,
+            });
+        }
         Ok(choices)
     }
 
@@ -100,8 +99,7 @@ impl Asked {
         mut tell: impl FnMut(u32, Piece) -> Vec<Value> + Send + 'static,
         last: impl FnOnce() -> Vec<Value> + Send + 'static,
     ) -> Response {
-        let Asked { answers, members, named } = self;
-        let server = named.server.clone();
+        let Asked { server, answers, members, named } = self;
         let each = (0u32..).zip(answers).map(|(prompt, answers)| Box::pin(pieces(prompt * members, answers)));
         let told = stream::select_all(each).flat_map(move |(first, mut piece)| {
             if let Some(end) = &mut piece.end {
@@ -125,11 +123,44 @@ impl Asked {
     }
 }
 
-/// The pieces of one prompt's answers, with the index of the first of these. Whoever drops the stream aborts them.
+/// All answers to a prompt, of which `first` is the first one's index.
+async fn all(server: &Server, first: u32, asked: &mut Answers) -> Result<Vec<Choice>, Wrong> {
+    let mut whole: Vec<Option<Choice>> = vec![None; asked.members as usize];
+    let mut parts: Vec<(Vec<u32>, Vec<i32>, String)> = vec![Default::default(); whole.len()];
+    while let Some(piece) = asked.pieces.recv().await {
+        let Piece { member, tokens, logps, text, cached, end } = piece;
+        let part = &mut parts[member as usize];
+        part.0.extend(tokens);
+        part.1.extend(logps);
+        part.2.push_str(&text);
+        if let Some(mut end) = end {
+            fault::relabel(server.engine.size().fault, &mut end, || server.engine.version());
+            let (tokens, logps, text) = std::mem::take(part);
+            whole[member as usize] = Some(Choice { index: first + member, tokens, logps, text, cached, end });
+        }
+    }
+    let each = whole.into_iter().map(|choice| match choice {
+        None => Err(Wrong::failed(GONE)),
+        Some(Choice { end: End { finish: Finish::Failed(why), .. }, .. }) => Err(Wrong::failed(why)),
+        Some(choice) => Ok(choice),
+    });
+    each.collect()
+}
+
+/// What is said of answers whose end nobody told.
+const GONE: &str = "the engine has ended; /health says why";
+
+/// The pieces of one prompt's answers, with the index of the first of these. Each ends, as one that failed if nobody tells its end. Whoever drops the
+/// stream aborts them.
 fn pieces(first: u32, answers: Answers) -> impl Stream<Item = (u32, Piece)> {
-    stream::unfold(answers, move |mut answers| async move {
-        let piece = answers.pieces.recv().await?;
-        Some(((first, piece), answers))
+    let lives: Vec<u32> = (0..answers.members).collect();
+    stream::unfold((answers, lives), move |(mut answers, mut lives)| async move {
+        let piece = match answers.pieces.recv().await {
+            Some(piece) => piece,
+            None => Piece::failed(*lives.last()?, GONE),
+        };
+        lives.retain(|&member| piece.end.is_none() || member != piece.member);
+        Some(((first, piece), (answers, lives)))
     })
 }
 

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::error::Wrong;
-use super::{Doors, Server, Told, json, read};
-use crate::engine::Pause;
+use super::{Doors, Server, Told, apart, json, read, whole};
+use crate::engine::{How, NotPaused, Pause, Refused};
 use crate::fault::{self, Fault};
 
 pub(super) fn doors() -> Doors {
@@ -48,24 +48,33 @@ struct PauseQuery {
 
 /// `POST /pause?mode=abort|wait|keep`.
 async fn pause(State(server): State<Arc<Server>>, Query(query): Query<PauseQuery>) -> Told {
-    hold(&server, query.mode.as_deref().unwrap_or("abort")).await?;
-    // As with vLLM, what is kept is kept no longer unless it is to be.
-    if query.clear_cache.unwrap_or(true) {
-        server.engine.flush().await;
-    }
-    json(json!({ "status": "paused" }))
-}
-
-async fn hold(server: &Server, mode: &str) -> Result<(), Wrong> {
-    match mode {
-        "abort" => server.engine.hold(true).await,
-        "wait" => server.engine.hold(false).await,
-        "keep" => server.engine.rest().await.map_err(Wrong::failed)?,
+    let how = match query.mode.as_deref().unwrap_or("abort") {
+        "abort" => How::Abort,
+        "wait" => How::Wait,
+        "keep" => How::Keep,
         other => {
             return Err(Wrong::field("mode", format!("mode is {other}; it must be abort, wait or keep")));
         }
-    }
-    Ok(())
+    };
+    // As with vLLM, what is kept is kept no longer unless it is to be.
+    hold(&server, how, query.clear_cache.unwrap_or(true)).await?;
+    json(json!({ "status": "paused" }))
+}
+
+/// Pauses, and forgets what is kept if it is not to be.
+async fn hold(server: &Arc<Server>, how: How, flushes: bool) -> Result<(), Wrong> {
+    let server = server.clone();
+    let paused = whole(async move {
+        server.engine.pause(how).await?;
+        if flushes {
+            server.engine.flush().await;
+        }
+        Ok(())
+    });
+    paused.await?.map_err(|error: NotPaused| match error {
+        NotPaused::Ended => Wrong::from(Refused::Over),
+        error => Wrong::conflict(error.to_string()),
+    })
 }
 
 /// `POST /resume`, `/continue_generation`, `/wake_up`.
@@ -75,12 +84,12 @@ async fn resume(State(server): State<Arc<Server>>) -> Told {
 }
 
 async fn is_paused(State(server): State<Arc<Server>>) -> Told {
-    json(json!({ "is_paused": server.engine.pause_of().await != Pause::Running }))
+    json(json!({ "is_paused": server.engine.pause_of() != Pause::Running }))
 }
 
 /// The device keeps its memory: requests that run are aborted, and new ones wait.
 async fn sleep(State(server): State<Arc<Server>>) -> Told {
-    server.engine.hold(true).await;
+    hold(&server, How::Abort, false).await?;
     json(json!({ "status": "sleeping" }))
 }
 
@@ -116,14 +125,9 @@ async fn abort(server: &Arc<Server>, names: &[String]) {
 }
 
 async fn abort_now(server: &Server, names: &[String]) {
-    if names.is_empty() {
-        return server.engine.abort(None).await;
-    }
-    let tickets: Vec<u64> = {
-        let named = server.names();
-        names.iter().filter_map(|name| named.get(name)).flatten().copied().collect()
-    };
-    server.engine.abort(Some(&tickets)).await;
+    let names = Some(names).filter(|names| !names.is_empty());
+    let tickets = server.names.abort(names);
+    server.engine.abort(names.map(|_| &tickets[..])).await;
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -153,21 +157,21 @@ struct PauseGeneration {
 /// `POST /pause_generation`.
 async fn pause_generation(State(server): State<Arc<Server>>, request: Request) -> Told {
     let PauseGeneration { mode } = read(&server, request).await?;
-    let mode = match mode.as_deref().unwrap_or("abort") {
-        "abort" => "abort",
+    let how = match mode.as_deref().unwrap_or("abort") {
+        "abort" => How::Abort,
         // Rollouts keep what they have either way.
-        "in_place" | "retract" => "keep",
+        "in_place" | "retract" => How::Keep,
         other => {
             let message = format!("mode is {other}; it must be abort, retract or in_place");
             return Err(Wrong::field("mode", message));
         }
     };
-    hold(&server, mode).await?;
+    hold(&server, how, false).await?;
     json(json!({ "status": "ok", "message": "generation is paused" }))
 }
 
 async fn areal_pause(State(server): State<Arc<Server>>) -> Told {
-    server.engine.hold(true).await;
+    hold(&server, How::Abort, false).await?;
     json(json!({ "success": true, "message": "generation is paused" }))
 }
 
@@ -228,24 +232,18 @@ async fn update(server: &Arc<Server>, request: Request) -> Result<String, Wrong>
             return Err(Wrong::field("mode", format!("mode is {other}; it must be keep, abort or wait")));
         }
     };
-    let name = weight_version.map_or_else(|| server.next_version(), Name::text);
-    // Before anything is paused: while it is read the version before serves on.
-    let reader = server.clone();
-    let weights = tokio::task::spawn_blocking(move || (reader.import)(&path)).await;
-    let weights = weights.map_err(|error| Wrong::failed(error.to_string()))?.map_err(Wrong::request)?;
-    if abort_all_requests.unwrap_or(false) {
-        server.engine.abort(None).await;
-    }
-    server.engine.publish(Box::new(weights), &name, mode).await.map_err(Wrong::conflict)?;
-    Ok(name)
-}
-
-impl Server {
-    /// The name of the version behind the present one: the next number, or the present name with one behind it.
-    fn next_version(&self) -> String {
-        let now = self.engine.version();
-        now.parse::<u64>().map_or_else(|_| "1".to_owned(), |number| (number + 1).to_string())
-    }
+    let name = weight_version.map(Name::text);
+    let server = server.clone();
+    let updated = whole(async move {
+        // Before anything is aborted: while it is read the version before serves on.
+        let reader = server.clone();
+        let weights = apart(move || (reader.import)(&path)).await?.map_err(Wrong::request)?;
+        if abort_all_requests.unwrap_or(false) {
+            abort_now(&server, &[]).await;
+        }
+        server.engine.publish(Box::new(weights), name.as_deref(), mode).await.map_err(Wrong::conflict)
+    });
+    updated.await?
 }
 
 async fn update_weights(State(server): State<Arc<Server>>, request: Request) -> Told {
@@ -280,7 +278,7 @@ struct FinishUpdate {
 async fn finish_update(State(server): State<Arc<Server>>, request: Request) -> Told {
     let FinishUpdate { weight_version } = read(&server, request).await?;
     if let Some(name) = weight_version {
-        server.engine.rename(&name.text());
+        server.engine.rename(&name.text()).await;
     }
     json(json!({ "status": "ok", "success": true, "weight_version": server.engine.version() }))
 }

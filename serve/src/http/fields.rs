@@ -1,4 +1,4 @@
-//! How many values the fields of a request have, counted as they come: kept, each would take many times the bytes that it has in the request.
+//! How many fields a request has, and how many values these have, counted as they come: kept, each would take many times the bytes that it has in the request.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,11 +10,13 @@ const MOST: u32 = 1 << 12;
 /// The same of parameters, which may come for each prompt, and of a chat, whose parts are values.
 const OF_PARAMETERS: u32 = 1 << 16;
 const OF_CHAT: u32 = 1 << 20;
+/// Fields of a request.
+const FIELDS: u32 = 256;
 
-/// Checks that no field has more values than any client sends. Prompts have their own form, in which a token is four bytes.
+/// Checks that there are no more fields than any client sends, and that none has more values. Prompts have their own form, in which a token is four bytes.
 ///
 /// # Errors
-/// What is wrong: a field that has more, or a request that is no object.
+/// What is wrong: more fields, a field that has more values, or a request that is no object.
 pub fn check(bytes: &[u8]) -> Result<(), serde_json::Error> {
     let mut from = serde_json::Deserializer::from_slice(bytes);
     from.deserialize_map(Fields)
@@ -30,7 +32,12 @@ impl<'de> Visitor<'de> for Fields {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        let mut count = 0;
         while let Some(name) = fields.next_key::<Cow<'de, str>>()? {
+            count += 1;
+            if count > FIELDS {
+                return Err(de::Error::custom(format!("it has more than {FIELDS} fields; send fewer")));
+            }
             let most = match &*name {
                 "prompt" | "input_ids" | "token_ids" | "text" | "tokens" => {
                     fields.next_value::<IgnoredAny>()?;
@@ -130,6 +137,11 @@ mod tests {
             let told = check(format!("{{\"a\": 1, \"junk\": {bad}}}").as_bytes()).unwrap_err().to_string();
             assert!(told.starts_with("junk has more than 4096 values"), "{told}");
         }
+        let fields =
+            |count: u32| (0..count).map(|field| format!("\"{field}\":1")).collect::<Vec<_>>().join(",");
+        assert!(check(format!("{{{}}}", fields(FIELDS)).as_bytes()).is_ok());
+        let told = check(format!("{{{}}}", fields(FIELDS + 1)).as_bytes()).unwrap_err().to_string();
+        assert!(told.starts_with("it has more than 256 fields"), "{told}");
         assert!(check(b"[1, 2]").unwrap_err().to_string().contains("expected an object"));
         assert!(
             check(b"{}").is_ok() && check(b"{\"a\": [null, true, -1, 1, 1.5, \"x\", {\"b\": []}]}").is_ok()

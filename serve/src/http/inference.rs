@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::answers::{self, cached, logp, reasons, usage, versions};
-use super::sampling::Sampling;
-use super::{Server, Told, json, read};
+use super::error::Wrong;
+use super::openai::noted;
+use super::sampling::{Sampling, unknown};
+use super::{Server, Told, names, read};
 use crate::engine::{Ask, End, Piece};
 
 #[derive(Clone, Debug, Deserialize)]
@@ -16,63 +18,79 @@ struct Generate {
     token_ids: Vec<u32>,
     model: Option<String>,
     #[serde(default)]
-    sampling_params: Sampling,
+    sampling_params: Params,
     stream: Option<bool>,
     request_id: Option<String>,
     cache_salt: Option<String>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
-const KNOWN: [&str; 8] = [
-    "detokenize",
-    "extra_args",
-    "logprobs",
-    "output_kind",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "truncate_prompt_tokens",
-    "flat_logprobs",
-];
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Params {
+    logprobs: Option<i64>,
+    #[serde(flatten)]
+    sampling: Sampling,
+}
+
+const KNOWN: [&str; 5] =
+    ["detokenize", "flat_logprobs", "output_kind", "priority", "spaces_between_special_tokens"];
 
 /// `POST /inference/v1/generate`.
 pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> Told {
     let header = request.headers().get("x-request-id").and_then(|text| text.to_str().ok()).map(str::to_owned);
-    let Generate { token_ids, model, sampling_params, stream, request_id, cache_salt } =
+    let Generate { token_ids, model, sampling_params, stream, request_id, cache_salt, rest } =
         read(&server, request).await?;
+    let Params { logprobs, sampling } = sampling_params;
     server.names_model(model.as_deref())?;
-    sampling_params.unknown(&KNOWN)?;
+    let mut ignored = sampling.unknown(&KNOWN)?;
+    ignored.extend(unknown(&rest, &KNOWN, sampling.members())?);
+    if let Some(most) = logprobs.filter(|most| !(0..=1).contains(most)) {
+        let message = format!(
+            "logprobs is {most}; log-probabilities are those of the tokens that were drawn, so it must be 0 or 1"
+        );
+        return Err(Wrong::field("logprobs", message));
+    }
     let streams = stream.unwrap_or(false);
     let read = token_ids.len() as u64;
     let most = server.room(token_ids.len()).min(16);
     let prompt = token_ids.clone();
-    let ask = sampling_params.ask(token_ids, most, server.draw(), streams)?;
+    let ask = sampling.ask(token_ids, most, server.draw(), streams)?;
     let ask = Ask { salt: server.salt(cache_salt.as_deref())?, ..ask };
-    let raw = sampling_params.raw(&server, std::slice::from_ref(&ask))?;
-    let name = request_id.or(header);
-    let id = name.clone().unwrap_or_else(|| server.id("generate-tokens"));
-    let asked = answers::ask(&server, vec![ask], name)?;
-    let wants = sampling_params.rest.get("logprobs").is_some_and(|most| !most.is_null());
+    let raw = sampling.raw(&server, std::slice::from_ref(&ask))?;
+    let scores = sampling.prompt_logprobs.is_some();
+    let id = match request_id.or(header) {
+        Some(name) => names::check("request_id", name)?,
+        None => server.id("generate-tokens"),
+    };
+    // What came along may be long, and nothing of it is wanted any more.
+    drop((sampling, rest, cache_salt, model));
+    let mut asked = answers::ask(&server, vec![ask], vec![id.clone()])?;
+    let wants = logprobs.is_some();
     if streams {
         let (of, shape) = (server.clone(), id.clone());
         let tell = move |index: u32, piece: Piece| {
             let told = choice(&of, index, &piece.tokens, &piece.logps, wants, piece.end.as_ref());
             vec![json!({ "request_id": shape, "choices": [told] })]
         };
-        return Ok(asked.streamed(tell, Vec::new));
+        return Ok(noted(asked.streamed(tell, Vec::new), &ignored));
     }
     let mut choices = asked.whole().await?;
     if let Some(raw) = raw {
-        raw.score(&server, &mut choices).await?;
+        raw.score(&server, &asked, &mut choices).await?;
     }
     let made = choices.iter().map(|choice| choice.tokens.len() as u64).sum();
     let told: Vec<Value> = choices
         .iter()
         .map(|of| choice(&server, of.index, &of.tokens, &of.logps, wants, Some(&of.end)))
         .collect();
-    let scored = sampling_params.prompt_logprobs.map(|_| answers::scored(&server, &prompt, choices.first()));
-    json(json!({
+    let scored = scores.then(|| answers::scored(&server, &prompt, choices.first()));
+    let body = json!({
         "request_id": id, "choices": told, "prompt_logprobs": scored, "kv_transfer_params": null,
         "usage": usage(read, cached(&choices, choices.len() as u32), made),
-    }))
+    });
+    Ok(noted(axum::Json(body), &ignored))
 }
 
 fn choice(

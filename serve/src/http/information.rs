@@ -14,7 +14,8 @@ use serde_json::json;
 
 use super::answers;
 use super::error::Wrong;
-use super::{Doors, Server, Told, json, read};
+use super::openai::Prompt;
+use super::{Doors, Server, Told, apart, json, read_held};
 use crate::engine::{Ask, Pause, Stops};
 
 /// How long a request to `/health_generate` may take to come back.
@@ -53,7 +54,7 @@ async fn health(State(server): State<Arc<Server>>) -> Told {
 
 /// Has one token drawn.
 async fn health_generate(State(server): State<Arc<Server>>) -> Told {
-    if server.engine.pause_of().await != Pause::Running {
+    if server.engine.pause_of() != Pause::Running {
         return json(json!({}));
     }
     let ask = Ask {
@@ -67,7 +68,7 @@ async fn health_generate(State(server): State<Arc<Server>>) -> Told {
         scored: false,
         salt: 0,
     };
-    let asked = answers::ask(&server, vec![ask], None)?;
+    let mut asked = answers::ask(&server, vec![ask], vec![])?;
     match tokio::time::timeout(PATIENCE, asked.whole()).await {
         Ok(whole) => whole.and_then(|_| json(json!({}))),
         Err(_) => Err(Wrong::failed("no token came within 20 seconds")),
@@ -152,14 +153,10 @@ struct Tokenize {
 
 /// `POST /tokenize`.
 pub async fn tokenize(State(server): State<Arc<Server>>, request: Request) -> Told {
-    let Tokenize { prompt, add_special_tokens } = read(&server, request).await?;
+    let (Tokenize { prompt, add_special_tokens }, place) = read_held(&server, request).await?;
     let prompt = prompt.ok_or_else(|| Wrong::field("prompt", "give a text as prompt"))?;
-    let tokens = match add_special_tokens.unwrap_or(true) {
-        true => server.encode(&prompt)?,
-        false => {
-            server.text.encode_chat(&prompt).map_err(|error| Wrong::field("prompt", error.to_string()))?
-        }
-    };
+    let prompts = server.prompts(Prompt::Text(prompt), add_special_tokens.unwrap_or(true), place).await?;
+    let tokens = prompts.concat();
     json(json!({ "tokens": tokens, "count": tokens.len(), "max_model_len": server.positions }))
 }
 
@@ -170,8 +167,12 @@ struct Detokenize {
 
 /// `POST /detokenize`.
 pub async fn detokenize(State(server): State<Arc<Server>>, request: Request) -> Told {
-    let Detokenize { tokens } = read(&server, request).await?;
+    let (Detokenize { tokens }, place) = read_held(&server, request).await?;
     server.known("tokens", &tokens)?;
-    let text = server.text.decode(&tokens).map_err(|error| Wrong::field("tokens", error.to_string()))?;
+    let decode = move || {
+        let _place = place;
+        server.text.decode(&tokens)
+    };
+    let text = apart(decode).await?.map_err(|error| Wrong::field("tokens", error.to_string()))?;
     json(json!({ "prompt": text }))
 }

@@ -7,17 +7,17 @@ mod fields;
 mod inference;
 mod information;
 mod listen;
+mod names;
 mod openai;
 mod raw;
 mod sampling;
 mod sglang;
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
@@ -37,6 +37,8 @@ pub use sampling::key_of;
 
 use crate::engine::Engine;
 use error::Wrong;
+use names::Names;
+use openai::Prompt;
 
 /// Reads weights that a trainer left in a directory, as a device takes them, or says what is wrong with them.
 pub type Import = Box<dyn Fn(&Path) -> Result<Published, String> + Send + Sync>;
@@ -46,7 +48,7 @@ pub type Import = Box<dyn Fn(&Path) -> Result<Published, String> + Send + Sync>;
 pub struct Limits {
     /// Bytes of a request.
     pub body: usize,
-    /// How long a request may take to come.
+    /// How long a request may take to come, and a client to take more of its answer.
     pub patience: Duration,
     /// Connections at a time.
     pub connections: usize,
@@ -59,8 +61,7 @@ pub struct Server {
     setup: Setup,
     /// Running number of what was drawn without a seed, and of ids.
     numbers: AtomicU64,
-    /// Requests that a client has named, with their tickets.
-    named: Mutex<HashMap<String, Vec<u64>>>,
+    names: Names,
     /// Room for the bytes of long requests, in KiB.
     long: Arc<Semaphore>,
     /// Bytes of the longest token.
@@ -109,7 +110,7 @@ impl Server {
         let words: Vec<Box<str>> = (0..setup.vocabulary).map(word).collect();
         Arc::new(Server {
             numbers: AtomicU64::new(0),
-            named: Mutex::default(),
+            names: Names::default(),
             long: Arc::new(Semaphore::new(LONG * kib(setup.limits.body) as usize)),
             longest_token: words.iter().map(|word| word.len()).max().unwrap_or(0).max(4),
             words,
@@ -147,10 +148,6 @@ impl Server {
         format!("{kind}-{:x}-{:x}", self.started, self.numbers.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn names(&self) -> std::sync::MutexGuard<'_, HashMap<String, Vec<u64>>> {
-        self.named.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What a client's salt is among those of the engine: nobody can guess another's.
     fn salt(&self, salt: Option<&str>) -> Result<u64, Wrong> {
         match salt {
@@ -160,8 +157,35 @@ impl Server {
         }
     }
 
-    /// Tokens of a text, as the beginning of a sequence. One that has too many is refused before it is read.
-    fn encode(&self, text: &str) -> Result<Vec<u32>, Wrong> {
+    /// The prompts of a request, as tokens; texts are the beginnings of sequences, or stand as they are. More than may come are refused before they are
+    /// read.
+    async fn prompts(
+        self: &Arc<Self>,
+        prompt: Prompt,
+        begins: bool,
+        place: Place,
+    ) -> Result<Vec<Vec<u32>>, Wrong> {
+        let (most, count) = (self.limits.prompts, prompt.count());
+        if count == 0 || count > most {
+            return Err(Wrong::field("prompt", format!("there are {count} prompts; give 1 to {most}")));
+        }
+        let texts = match prompt {
+            Prompt::Tokens(tokens) => return Ok(vec![tokens]),
+            Prompt::Many(prompts) => return Ok(prompts),
+            Prompt::Text(text) => vec![text],
+            Prompt::Texts(texts) => texts,
+        };
+        let server = self.clone();
+        let encode = move || {
+            let _place = place;
+            texts.iter().map(|text| server.encode("prompt", text, begins)).collect()
+        };
+        apart(encode).await?
+    }
+
+    /// Tokens of a text, as the beginning of a sequence, or as it stands. One that has too many is refused before it is read. Takes long: for threads
+    /// that may wait.
+    fn encode(&self, field: &str, text: &str, begins: bool) -> Result<Vec<u32>, Wrong> {
         let most = SHORTER * self.longest_token * self.engine.size().prompt_tokens as usize;
         if text.len() > most {
             let message = format!(
@@ -169,9 +193,10 @@ impl Server {
                 text.len(),
                 self.engine.size().prompt_tokens
             );
-            return Err(Wrong::field("prompt", message));
+            return Err(Wrong::field(field, message));
         }
-        self.text.encode(text).map_err(|error| Wrong::field("prompt", error.to_string()))
+        let encoded = if begins { self.text.encode(text) } else { self.text.encode_chat(text) };
+        encoded.map_err(|error| Wrong::field(field, error.to_string()))
     }
 
     /// Refuses tokens that the model has not.
@@ -191,29 +216,6 @@ impl Server {
     }
 }
 
-/// A client's name of a request, for as long as that lives.
-struct Named {
-    server: Arc<Server>,
-    name: Option<String>,
-}
-
-impl Named {
-    fn new(server: &Arc<Server>, name: Option<String>, tickets: Vec<u64>) -> Named {
-        if let Some(name) = &name {
-            server.names().entry(name.clone()).or_default().extend(tickets);
-        }
-        Named { server: server.clone(), name }
-    }
-}
-
-impl Drop for Named {
-    fn drop(&mut self) {
-        if let Some(name) = &self.name {
-            self.server.names().remove(name);
-        }
-    }
-}
-
 /// Seconds since 1970.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -229,20 +231,42 @@ fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
 }
 
+/// Room among the long requests, for one that is long: held for as long as what it takes is not bounded by other limits.
+type Place = Option<OwnedSemaphorePermit>;
+
 /// Reads a request whole, within limits of size and time, and as JSON.
-async fn read<T: DeserializeOwned>(server: &Server, request: Request) -> Result<T, Wrong> {
-    // The place is held until the text is read.
-    let (bytes, _place) = read_bytes(server, request).await?;
-    let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-    fields::check(bytes)
-        .and_then(|()| serde_json::from_slice(bytes))
-        .map_err(|error| Wrong::request(format!("the request is not as it should be: {error}")))
+async fn read<T: DeserializeOwned + Send + 'static>(server: &Server, request: Request) -> Result<T, Wrong> {
+    Ok(read_held(server, request).await?.0)
 }
 
-async fn read_bytes(
+/// The same, with its place.
+async fn read_held<T: DeserializeOwned + Send + 'static>(
     server: &Server,
     request: Request,
-) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), Wrong> {
+) -> Result<(T, Place), Wrong> {
+    let (bytes, place) = read_bytes(server, request).await?;
+    let long = bytes.len() > SHORT;
+    let parse = move || {
+        let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        let read = fields::check(bytes).and_then(|()| serde_json::from_slice(bytes));
+        let read =
+            read.map_err(|error| Wrong::request(format!("the request is not as it should be: {error}")));
+        Ok((read?, place))
+    };
+    if long { apart(parse).await? } else { parse() }
+}
+
+/// Does what takes long on a thread of its own, beside those that answer others. It comes to its end though nobody waits for it any more.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Wrong> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Wrong::failed(error.to_string()))
+}
+
+/// Does what is asked whole, also if whoever asked hangs up.
+async fn whole<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T, Wrong> {
+    tokio::spawn(work).await.map_err(|error| Wrong::failed(error.to_string()))
+}
+
+async fn read_bytes(server: &Server, request: Request) -> Result<(Vec<u8>, Place), Wrong> {
     let Limits { body, patience, .. } = server.limits;
     let declared = request.headers().get("content-length").and_then(|text| text.to_str().ok()?.parse().ok());
     if declared.is_some_and(|length: usize| length > body) {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::answers::{self, Choice, cached, logp, reasons, usage, versions};
 use super::error::Wrong;
 use super::sampling::Sampling;
-use super::{Server, Told, now, read};
+use super::{Place, Server, Told, apart, names, now, read_held};
 use crate::engine::{Ask, Piece};
 
 /// A prompt, or several, as text or tokens.
@@ -29,6 +29,20 @@ pub enum Prompt {
     /// Tokens of several.
     Many(Vec<Vec<u32>>),
 }
+
+impl Prompt {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        match self {
+            Prompt::Text(_) | Prompt::Tokens(_) => 1,
+            Prompt::Texts(texts) => texts.len(),
+            Prompt::Many(prompts) => prompts.len(),
+        }
+    }
+}
+
+/// Prompts of a request that are read at all: an empty one takes many times the bytes that it has in the request.
+const MOST: usize = 1 << 16;
 
 /// Read as it comes: kept as values first, a long prompt would take many times its own length.
 impl<'de> Deserialize<'de> for Prompt {
@@ -58,6 +72,9 @@ impl<'de> Visitor<'de> for OfPrompt {
             Some(Part::Tokens(tokens)) => Prompt::Many(vec![tokens]),
         };
         loop {
+            if prompt.count() > MOST {
+                return Err(de::Error::custom(format!("a Prompt has more than {MOST} parts; send fewer")));
+            }
             match &mut prompt {
                 Prompt::Text(_) => return Ok(prompt),
                 Prompt::Tokens(all) => match list.next_element()? {
@@ -134,6 +151,14 @@ struct Common {
 }
 
 impl Common {
+    /// The client's name of the request, or one of the server's.
+    fn id(&self, server: &Server, kind: &str) -> Result<String, Wrong> {
+        match &self.request_id {
+            Some(name) => names::check("request_id", name.clone()),
+            None => Ok(server.id(kind)),
+        }
+    }
+
     fn wants(&self, logprobs: bool) -> Wants {
         Wants {
             logprobs,
@@ -157,27 +182,17 @@ struct Wants {
     usage: bool,
 }
 
-const KNOWN: [&str; 21] = [
-    "add_special_tokens",
-    "add_generation_prompt",
-    "chat_template_kwargs",
-    "continue_final_message",
-    "documents",
-    "logprobs",
+const KNOWN: [&str; 11] = [
     "messages",
     "metadata",
-    "nvext",
     "parallel_tool_calls",
     "priority",
     "prompt",
     "service_tier",
-    "skip_special_tokens",
     "spaces_between_special_tokens",
     "store",
-    "tool_choice",
     "tools",
     "top_logprobs",
-    "truncate_prompt_tokens",
     "user",
 ];
 
@@ -185,6 +200,7 @@ const KNOWN: [&str; 21] = [
 struct Completions {
     prompt: Prompt,
     logprobs: Option<u32>,
+    add_special_tokens: Option<bool>,
     #[serde(flatten)]
     common: Common,
 }
@@ -206,11 +222,23 @@ impl Counts {
     }
 }
 
+/// Bytes of the header that names the fields that were left alone.
+const NAMES: usize = 1024;
+
 /// Tells which fields were left alone.
-fn noted(response: Response, ignored: &[String]) -> Response {
-    let mut response = response;
-    if !ignored.is_empty()
-        && let Ok(value) = HeaderValue::from_str(&ignored.join(","))
+pub fn noted(response: impl IntoResponse, ignored: &[String]) -> Response {
+    let mut response = response.into_response();
+    let mut all = String::new();
+    for name in ignored.iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_graphic())) {
+        if all.len() + name.len() > NAMES {
+            all.push_str("...,");
+            break;
+        }
+        all.push_str(name);
+        all.push(',');
+    }
+    if let Ok(value) = HeaderValue::from_str(all.trim_end_matches(','))
+        && !value.is_empty()
     {
         response.headers_mut().insert("x-doorbell-ignored", value);
     }
@@ -219,23 +247,15 @@ fn noted(response: Response, ignored: &[String]) -> Response {
 
 /// `POST /v1/completions`.
 pub async fn completions(State(server): State<Arc<Server>>, request: Request) -> Told {
-    let Completions { prompt, logprobs, common } = read(&server, request).await?;
+    let (completions, place) = read_held(&server, request).await?;
+    let Completions { prompt, logprobs, add_special_tokens, common } = completions;
     server.names_model(common.model.as_deref())?;
     let ignored = common.sampling.unknown(&KNOWN)?;
     if logprobs.is_some_and(|most| most > 1) {
         let message = "log-probabilities are those of the tokens that were drawn; logprobs must be 0 or 1";
         return Err(Wrong::field("logprobs", message));
     }
-    let prompts = match prompt {
-        Prompt::Text(text) => vec![server.encode(&text)?],
-        Prompt::Tokens(tokens) => vec![tokens],
-        Prompt::Texts(texts) => texts.iter().map(|text| server.encode(text)).collect::<Result<_, _>>()?,
-        Prompt::Many(prompts) => prompts,
-    };
-    let most = server.limits.prompts;
-    if prompts.is_empty() || prompts.len() > most {
-        return Err(Wrong::field("prompt", format!("there are {} prompts; give 1 to {most}", prompts.len())));
-    }
+    let prompts = server.prompts(prompt, add_special_tokens.unwrap_or(true), place).await?;
     let streams = common.stream.unwrap_or(false);
     let echo = common.echo.unwrap_or(false);
     let scores = common.sampling.prompt_logprobs.is_some();
@@ -250,11 +270,13 @@ pub async fn completions(State(server): State<Arc<Server>>, request: Request) ->
         Ok(Ask { scored: ask.scored || echo && logprobs.is_some(), salt, ..ask })
     });
     let asks = asks.collect::<Result<Vec<Ask>, Wrong>>()?;
-    let members = common.sampling.n;
+    let members = common.sampling.members();
     let raw = common.sampling.raw(&server, &asks)?;
-    let asked = answers::ask(&server, asks, common.request_id.clone())?;
     let wants = common.wants(logprobs.is_some());
-    let id = common.request_id.clone().unwrap_or_else(|| server.id("cmpl"));
+    let id = common.id(&server, "cmpl")?;
+    // What came along may be long, and nothing of it is wanted any more.
+    drop(common);
+    let mut asked = answers::ask(&server, asks, vec![id.clone()])?;
     let head = json!({
         "id": id, "object": "text_completion", "created": now(), "model": server.model,
     });
@@ -289,7 +311,7 @@ pub async fn completions(State(server): State<Arc<Server>>, request: Request) ->
     }
     let mut choices = asked.whole().await?;
     if let Some(raw) = raw {
-        raw.score(&server, &mut choices).await?;
+        raw.score(&server, &asked, &mut choices).await?;
     }
     let made = choices.iter().map(|choice| choice.tokens.len() as u64).sum();
     let told: Vec<Value> = choices
@@ -312,7 +334,7 @@ pub async fn completions(State(server): State<Arc<Server>>, request: Request) ->
         .collect();
     let usage = usage(read, cached(&choices, members), made);
     let body = with(&head, json!({ "choices": told, "usage": usage }));
-    Ok(noted(axum::Json(body).into_response(), &ignored))
+    Ok(noted(axum::Json(body), &ignored))
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -327,7 +349,8 @@ struct Chat {
 
 /// `POST /v1/chat/completions`.
 pub async fn chat(State(server): State<Arc<Server>>, request: Request) -> Told {
-    let Chat { messages, tools, logprobs, top_logprobs, common } = read(&server, request).await?;
+    let (chat, place) = read_held(&server, request).await?;
+    let Chat { messages, tools, logprobs, top_logprobs, common } = chat;
     server.names_model(common.model.as_deref())?;
     let ignored = common.sampling.unknown(&KNOWN)?;
     if top_logprobs.is_some_and(|most| most > 1) {
@@ -341,19 +364,22 @@ pub async fn chat(State(server): State<Arc<Server>>, request: Request) -> Told {
         let message = "a chat has no echo, and prompt_logprobs come whole; leave out echo, or stream";
         return Err(Wrong::field("echo", message));
     }
-    let prompt = server.chat_prompt(messages, tools).await?;
+    let prompt = server.chat_prompt(messages, tools, place).await?;
     let most = server.room(prompt.len()).max(1);
     let ask = common.sampling.ask(prompt.clone(), most, server.draw(), streams)?;
     let ask = Ask { salt: server.salt(common.cache_salt.as_deref())?, ..ask };
     let raw = common.sampling.raw(&server, std::slice::from_ref(&ask))?;
-    let asked = answers::ask(&server, vec![ask], common.request_id.clone())?;
+    let members = common.sampling.members();
     let wants = common.wants(logprobs.unwrap_or(false));
-    let id = common.request_id.clone().unwrap_or_else(|| server.id("chatcmpl"));
+    let id = common.id(&server, "chatcmpl")?;
+    // What came along may be long, and nothing of it is wanted any more.
+    drop(common);
+    let mut asked = answers::ask(&server, vec![ask], vec![id.clone()])?;
     let head = |object: &str| json!({ "id": id, "object": object, "created": now(), "model": server.model });
     let read = prompt.len() as u64;
     if streams {
         let shape = head("chat.completion.chunk");
-        let mut begun = vec![false; common.sampling.n as usize];
+        let mut begun = vec![false; members as usize];
         let counts = Counts::default();
         let (counted, of, last_shape) = (counts.clone(), server.clone(), shape.clone());
         let tell = move |index: u32, piece: Piece| {
@@ -390,7 +416,7 @@ pub async fn chat(State(server): State<Arc<Server>>, request: Request) -> Told {
     }
     let mut choices = asked.whole().await?;
     if let Some(raw) = raw {
-        raw.score(&server, &mut choices).await?;
+        raw.score(&server, &asked, &mut choices).await?;
     }
     let made = choices.iter().map(|choice| choice.tokens.len() as u64).sum();
     let told: Vec<Value> = choices
@@ -414,7 +440,7 @@ pub async fn chat(State(server): State<Arc<Server>>, request: Request) -> Told {
     if scores {
         body["prompt_logprobs"] = answers::scored(&server, &prompt, choices.first());
     }
-    Ok(noted(axum::Json(body).into_response(), &ignored))
+    Ok(noted(axum::Json(body), &ignored))
 }
 
 impl Server {
@@ -433,6 +459,7 @@ impl Server {
         self: &Arc<Self>,
         mut messages: Vec<Value>,
         tools: Option<Vec<Value>>,
+        place: Place,
     ) -> Result<Vec<u32>, Wrong> {
         if self.template.is_none() && !self.text.chats() {
             let message =
@@ -456,15 +483,14 @@ impl Server {
             }
         }
         let server = self.clone();
-        let rendered = tokio::task::spawn_blocking(move || {
+        let render = move || {
+            let _place = place;
             let tools = tools.filter(|tools| !tools.is_empty());
             let rendered = server.text.chat_of(&messages, &tools, server.template.as_deref());
-            rendered.and_then(|chat| server.text.encode_chat(&chat)).map_err(|error| error.to_string())
-        });
-        match rendered.await {
-            Ok(prompt) => prompt.map_err(|error| Wrong::field("messages", error)),
-            Err(error) => Err(Wrong::failed(error.to_string())),
-        }
+            let chat = rendered.map_err(|error| Wrong::field("messages", error.to_string()))?;
+            server.encode("messages", &chat, false)
+        };
+        apart(render).await?
     }
 
     /// A token's own text.

@@ -1,11 +1,9 @@
 //! Raw log-probabilities: those at temperature 1 among all tokens, however a token was drawn.
 
-use std::sync::Arc;
-
 use doorbell_runtime::pipeline::Draws;
 
 use super::Server;
-use super::answers::{self, Choice};
+use super::answers::{Asked, Choice};
 use super::error::Wrong;
 use crate::engine::{Ask, Finish, Pause, Stops};
 
@@ -36,45 +34,40 @@ impl Raw {
                     ),
                 ));
             }
+            let scoring = scoring(vec![0; tokens as usize], ask.salt);
+            server.engine.check(&scoring).map_err(|error| {
+                Wrong::field(
+                    "logprobs_mode",
+                    format!("prompt and answer could not be scored for raw_logprobs: {error}"),
+                )
+            })?;
         }
         let prompts = asks.iter().map(|ask| (ask.prompt.clone(), ask.salt)).collect();
         Ok(Raw { prompts, members: asks.first().map_or(1, |ask| ask.members) })
     }
 
     /// Replaces the log-probabilities of these answers. An answer keeps none if the version that made it is not resident any more, or if it was
-    /// aborted and the engine is paused, so that whoever paused it need not wait for scores.
+    /// aborted by its name before it was scored, or by a pause that lasts, so that whoever paused it need not wait for scores. However many wait,
+    /// the scores of answers that were taken are not refused.
     ///
     /// # Errors
-    /// If too many requests wait, or the engine has ended.
-    pub async fn score(&self, server: &Arc<Server>, choices: &mut [Choice]) -> Result<(), Wrong> {
-        let mut scored = vec![];
+    /// If the engine has ended.
+    pub async fn score(&self, server: &Server, asked: &Asked, choices: &mut [Choice]) -> Result<(), Wrong> {
+        let (mut places, mut asks) = (vec![], vec![]);
         for (place, choice) in choices.iter_mut().enumerate() {
             choice.logps.clear();
-            let holds =
-                choice.end.finish == Finish::Aborted && server.engine.pause_of().await != Pause::Running;
+            let holds = choice.end.finish == Finish::Aborted && server.engine.pause_of() != Pause::Running;
             if choice.tokens.is_empty() || holds {
                 continue;
             }
-            let (prompt, salt) = &self.prompts[(choice.index / self.members) as usize];
-            let prompt = [&prompt[..], &choice.tokens].concat();
-            let (draws, stops) = (Draws::default(), Stops::default());
-            let ask = Ask {
-                prompt,
-                members: 1,
-                most: 1,
-                draws,
-                ends: true,
-                stops,
-                streams: false,
-                scored: true,
-                salt: *salt,
-            };
-            scored.push((place, ask));
+            let prompt = (choice.index / self.members) as usize;
+            let (tokens, salt) = &self.prompts[prompt];
+            places.push(place);
+            asks.push((prompt, scoring([&tokens[..], &choice.tokens].concat(), *salt)));
         }
-        let (places, asks): (Vec<usize>, Vec<Ask>) = scored.into_iter().unzip();
-        let scores = answers::ask(server, asks, None)?.whole().await?;
+        let scores = asked.more(self.prompts.len(), asks).await?;
         for (place, score) in places.into_iter().zip(scores) {
-            let choice = &mut choices[place];
+            let (choice, Some(score)) = (&mut choices[place], score) else { continue };
             let by = score.end.versions.first().map(|span| &span.version);
             // The prompt was scored by the version of the first token behind it, as a request is of one version unless it is kept over an update.
             let same = score.end.versions.len() == 1
@@ -86,4 +79,10 @@ impl Raw {
         }
         Ok(())
     }
+}
+
+/// Has the tokens of a prompt scored.
+fn scoring(prompt: Vec<u32>, salt: u64) -> Ask {
+    let (draws, stops) = (Draws::default(), Stops::default());
+    Ask { prompt, members: 1, most: 1, draws, ends: true, stops, streams: false, scored: true, salt }
 }

@@ -25,10 +25,10 @@ pub enum Texts {
 }
 
 /// Parameters of sampling. A field that is not here is in `rest`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Sampling {
-    pub n: u32,
+    pub n: Option<u32>,
     pub temperature: Option<f64>,
     pub top_p: Option<f64>,
     pub top_k: Option<i64>,
@@ -41,98 +41,139 @@ pub struct Sampling {
     pub stop_token_ids: Option<Vec<u32>>,
     pub ignore_eos: Option<bool>,
     pub include_stop_str_in_output: Option<bool>,
+    /// SGLang's name of the same.
+    pub no_stop_trim: Option<bool>,
     pub prompt_logprobs: Option<u32>,
     pub logprobs_mode: Option<String>,
     #[serde(flatten)]
     pub rest: Map<String, Value>,
 }
 
-impl Default for Sampling {
-    fn default() -> Sampling {
-        Sampling {
-            n: 1,
-            temperature: None,
-            top_p: None,
-            top_k: None,
-            min_p: None,
-            seed: None,
-            max_tokens: None,
-            stop: None,
-            stop_token_ids: None,
-            ignore_eos: None,
-            include_stop_str_in_output: None,
-            prompt_logprobs: None,
-            logprobs_mode: None,
-            rest: Map::new(),
-        }
-    }
-}
-
 /// What would change an answer and cannot be had, with the values that leave it as it is.
-const NEUTRAL: [(&str, &[f64]); 6] = [
+const NEUTRAL: [(&str, &[f64]); 8] = [
     ("repetition_penalty", &[1.0]),
     ("presence_penalty", &[0.0]),
     ("frequency_penalty", &[0.0]),
     ("min_tokens", &[0.0]),
     ("min_new_tokens", &[0.0]),
     ("length_penalty", &[1.0]),
+    ("top_logprobs_num", &[0.0]),
+    // As many as the model takes: longer ones are refused in any case.
+    ("truncate_prompt_tokens", &[-1.0]),
 ];
-/// The same of what is neutral only where it is missing, null, false or empty.
-const ABSENT: [&str; 22] = [
+/// The same of what is neutral only where it is missing, null, false or empty, or has the value that [`is_neutral`] knows.
+const ABSENT: [&str; 43] = [
+    "add_generation_prompt",
+    "add_special_tokens",
     "allowed_token_ids",
+    "audio_data",
     "bad_words",
     "best_of",
+    "chat_template",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "custom_logit_processor",
     "custom_params",
+    "documents",
     "ebnf",
+    "features",
     "functions",
     "guided_choice",
     "guided_decoding",
     "guided_grammar",
     "guided_json",
     "guided_regex",
+    "image_data",
+    "input_embeds",
     "json_schema",
     "logit_bias",
     "logits_processors",
+    "lora_path",
+    "mm_processor_kwargs",
+    "prompt_embeds",
     "regex",
     "response_format",
+    "return_hidden_states",
+    "return_routed_experts",
+    "return_text_in_logprobs",
+    "session_params",
     "stop_regex",
     "structural_tag",
     "structured_outputs",
     "suffix",
     "thinking_token_budget",
+    "token_ids_logprob",
+    "tool_choice",
     "use_beam_search",
+    "video_data",
 ];
+/// What changes only how a text is told: left alone, and named unless it has this value or is empty.
+const LEFT: [(&str, Value); 3] =
+    [("skip_special_tokens", Value::Bool(true)), ("nvext", Value::Null), ("extra_args", Value::Null)];
+
+/// Letters of the name of a field that was left alone.
+const LONGEST: usize = 100;
+
+/// Whether there is nothing in a value.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(values) => values.is_empty(),
+        Value::Object(values) => values.is_empty(),
+        Value::String(text) => text.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Whether a field that cannot be had has a value with which it changes no answer.
+fn is_neutral(name: &str, value: &Value, members: u32) -> bool {
+    match (name, value) {
+        ("add_generation_prompt", Value::Bool(adds)) => *adds,
+        // A best of n is n itself.
+        ("best_of", Value::Number(best)) => best.as_u64() == Some(members.into()),
+        ("response_format", Value::Object(values)) if !values.is_empty() => {
+            values.get("type").is_some_and(|kind| kind == "text")
+        }
+        ("tool_choice", Value::String(choice)) => matches!(&**choice, "auto" | "none"),
+        (_, value) => *value == Value::Bool(false) || is_empty(value),
+    }
+}
+
+/// Refuses fields that cannot be had, and tells which are not known and were left alone; `members` answers are asked for.
+pub fn unknown(fields: &Map<String, Value>, known: &[&str], members: u32) -> Result<Vec<String>, Wrong> {
+    let mut unknown = vec![];
+    for (name, value) in fields {
+        if let Some((_, neutral)) = NEUTRAL.iter().find(|(neutral, _)| neutral == name) {
+            let is_neutral = value.as_f64().is_some_and(|value| neutral.contains(&value));
+            if !value.is_null() && !is_neutral {
+                let message = format!("{name} is {value}; only {} can be had", neutral[0]);
+                return Err(Wrong::field(name, message));
+            }
+        } else if ABSENT.contains(&name.as_str()) {
+            if !is_neutral(name, value, members) {
+                return Err(Wrong::field(name, format!("{name} cannot be had; leave it out")));
+            }
+        } else if let Some((_, neutral)) = LEFT.iter().find(|(left, _)| left == name) {
+            if value != neutral && !is_empty(value) {
+                unknown.push(name.clone());
+            }
+        } else if !known.contains(&name.as_str()) {
+            // Kept until the answer is told, however long the client made it.
+            unknown.push(name.chars().take(LONGEST).collect());
+        }
+    }
+    Ok(unknown)
+}
 
 impl Sampling {
     /// Refuses what cannot be had, and tells what is not known and was left alone.
     pub fn unknown(&self, known: &[&str]) -> Result<Vec<String>, Wrong> {
-        let mut unknown = vec![];
-        for (name, value) in &self.rest {
-            if let Some((_, neutral)) = NEUTRAL.iter().find(|(neutral, _)| neutral == name) {
-                let is_neutral = value.as_f64().is_some_and(|value| neutral.contains(&value));
-                if !value.is_null() && !is_neutral {
-                    let message = format!("{name} is {value}; only {} can be had", neutral[0]);
-                    return Err(Wrong::field(name, message));
-                }
-            } else if ABSENT.contains(&name.as_str()) {
-                // A best of n is n itself.
-                let is_neutral = match value {
-                    Value::Null | Value::Bool(false) => true,
-                    Value::Array(values) => values.is_empty(),
-                    Value::Object(values) => {
-                        values.is_empty() || values.get("type").is_some_and(|kind| kind == "text")
-                    }
-                    Value::String(text) => text.is_empty(),
-                    value => name == "best_of" && value.as_u64() == Some(self.n.into()),
-                };
-                if !is_neutral {
-                    return Err(Wrong::field(name, format!("{name} cannot be had; leave it out")));
-                }
-            } else if !known.contains(&name.as_str()) {
-                unknown.push(name.clone());
-            }
-        }
-        Ok(unknown)
+        unknown(&self.rest, known, self.members())
+    }
+
+    /// Answers to a prompt.
+    pub fn members(&self) -> u32 {
+        self.n.unwrap_or(1)
     }
 
     /// Whether log-probabilities of the prompt's tokens are wanted.
@@ -205,7 +246,7 @@ impl Sampling {
         }
         Ok(Ask {
             prompt,
-            members: self.n,
+            members: self.members(),
             most: self.max_tokens.unwrap_or(most),
             draws: Draws {
                 sharpness: sharpness.0,
@@ -218,7 +259,7 @@ impl Sampling {
             stops: Stops {
                 tokens: self.stop_token_ids.clone().unwrap_or_default(),
                 texts,
-                keeps_text: self.include_stop_str_in_output.unwrap_or(false),
+                keeps_text: self.include_stop_str_in_output == Some(true) || self.no_stop_trim == Some(true),
             },
             streams,
             scored: self.scores()?,

@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use axum::extract::{Request, State};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::answers::{self, Choice, logp, versions};
 use super::error::Wrong;
-use super::openai::Prompt;
+use super::openai::{Prompt, noted};
 use super::raw::Raw;
-use super::sampling::{Sampling, Texts};
-use super::{Server, Told, json, read};
+use super::sampling::{Sampling, unknown};
+use super::{Server, Told, names, read_held};
 use crate::engine::{Ask, End, Finish, Piece};
 
 /// One of something, or one for each prompt.
@@ -23,25 +23,44 @@ enum Each<T> {
     Many(Vec<T>),
 }
 
+impl<T: Clone> Each<T> {
+    /// One for each of so many prompts.
+    fn of(self, field: &str, prompts: usize) -> Result<Vec<T>, Wrong> {
+        match self {
+            Each::One(one) => Ok(vec![one; prompts]),
+            Each::Many(all) if all.len() == prompts => Ok(all),
+            Each::Many(all) => {
+                let less = if all.len() < prompts { "fewer" } else { "more" };
+                Err(Wrong::field(
+                    field,
+                    format!("there are {less} of these than prompts; give one for each, or one for all"),
+                ))
+            }
+        }
+    }
+}
+
 #[derive(Clone, Debug, Deserialize)]
 struct Generate {
     input_ids: Option<Prompt>,
-    text: Option<Texts>,
+    text: Option<Prompt>,
     sampling_params: Option<Each<Sampling>>,
     return_logprob: Option<Each<bool>>,
     logprob_start_len: Option<i64>,
     stream: Option<bool>,
-    rid: Option<Texts>,
+    rid: Option<Each<String>>,
     #[serde(alias = "extra_key")]
     cache_salt: Option<String>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
-const KNOWN: [&str; 4] =
-    ["no_stop_trim", "skip_special_tokens", "spaces_between_special_tokens", "stop_regex_max_length"];
+const KNOWN: [&str; 3] = ["priority", "spaces_between_special_tokens", "stop_regex_max_length"];
 
 /// `POST /generate`.
 pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> Told {
     let began = Instant::now();
+    let (generate, place) = read_held(&server, request).await?;
     let Generate {
         input_ids,
         text,
@@ -51,66 +70,63 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
         stream,
         rid,
         cache_salt,
-    } = read(&server, request).await?;
-    let (prompts, many) = match (input_ids, text) {
-        (Some(Prompt::Tokens(tokens)), None) => (vec![tokens], false),
-        (Some(Prompt::Many(prompts)), None) => (prompts, true),
-        (None, Some(Texts::One(text))) => (vec![server.encode(&text)?], false),
-        (None, Some(Texts::Many(texts))) => {
-            (texts.iter().map(|text| server.encode(text)).collect::<Result<_, _>>()?, true)
-        }
+        rest,
+    } = generate;
+    let mut ignored = unknown(&rest, &KNOWN, 1)?;
+    drop(rest);
+    let prompt = match (input_ids, text) {
+        (Some(tokens @ (Prompt::Tokens(_) | Prompt::Many(_))), None) => tokens,
+        (None, Some(texts @ (Prompt::Text(_) | Prompt::Texts(_)))) => texts,
         _ => return Err(Wrong::request("give either input_ids or text")),
     };
-    let most = server.limits.prompts;
-    if prompts.is_empty() || prompts.len() > most {
-        return Err(Wrong::request(format!("there are {} prompts; give 1 to {most}", prompts.len())));
-    }
-    let params = |place: usize| match &sampling_params {
-        None => Ok(Sampling::default()),
-        Some(Each::One(params)) => Ok(params.clone()),
-        Some(Each::Many(all)) => all.get(place).cloned().ok_or_else(|| {
-            Wrong::field(
-                "sampling_params",
-                "there are fewer of these than prompts; give one for each, or one for all",
-            )
-        }),
-    };
+    let many = matches!(prompt, Prompt::Many(_) | Prompt::Texts(_));
+    let prompts = server.prompts(prompt, true, place).await?;
+    let count = prompts.len();
+    let params = sampling_params.unwrap_or_else(|| Each::One(Sampling::default()));
+    let params = params.of("sampling_params", count)?;
+    let logprobs = return_logprob.unwrap_or(Each::One(false)).of("return_logprob", count)?;
     let streams = stream.unwrap_or(false);
     let salt = server.salt(cache_salt.as_deref())?;
-    let mut asks = vec![];
-    let mut raws = false;
-    for (place, prompt) in prompts.iter().enumerate() {
-        let params = params(place)?;
-        params.unknown(&KNOWN)?;
+    // -1 is behind the prompt.
+    let scored = logprob_start_len.filter(|&start| start >= 0).map(|start| start as usize);
+    let (mut asks, mut raws) = (vec![], vec![]);
+    for ((params, prompt), &wants) in params.iter().zip(&prompts).zip(&logprobs) {
+        for name in params.unknown(&KNOWN)? {
+            if !ignored.contains(&name) {
+                ignored.push(name);
+            }
+        }
         let room = server.room(prompt.len()).clamp(1, 128);
         let ask = params.ask(prompt.clone(), room, server.draw(), streams)?;
-        asks.push(Ask { salt, ..ask });
-        raws |= params.wants_raw()?;
+        asks.push(Ask { salt, scored: ask.scored || wants && scored.is_some(), ..ask });
+        raws.push(params.wants_raw()?);
     }
-    let raw = if raws { Some(Raw::new(&server, &asks)?) } else { None };
-    let logprobs = match return_logprob {
-        Some(Each::One(wants)) => wants,
-        Some(Each::Many(wants)) => wants.contains(&true),
-        None => false,
-    };
-    // -1 is behind the prompt.
-    let scored = logprob_start_len.filter(|&start| logprobs && start >= 0).map(|start| start as usize);
-    asks.iter_mut().for_each(|ask| ask.scored |= scored.is_some());
+    // What came along may be long, and nothing of it is wanted any more.
+    drop((params, cache_salt));
     let members = asks.first().map_or(1, |ask| ask.members);
     if asks.iter().any(|ask| ask.members != members) {
         return Err(Wrong::field("sampling_params", "n must be the same for all prompts of a request"));
     }
-    let names = match &rid {
-        Some(Texts::One(name)) => Some(name.clone()),
-        Some(Texts::Many(names)) => names.first().cloned(),
-        _ => None,
+    let wants_raw = raws.first() == Some(&true);
+    if raws.iter().any(|&raw| raw != wants_raw) {
+        let message = "logprobs_mode must be the same for all prompts of a request";
+        return Err(Wrong::field("sampling_params", message));
+    }
+    let raw = if wants_raw { Some(Raw::new(&server, &asks)?) } else { None };
+    let ids = match rid {
+        None => vec![server.id("rid")],
+        Some(Each::One(name)) => vec![names::check("rid", name)?],
+        Some(each) => {
+            let each = each.of("rid", count)?.into_iter().map(|name| names::check("rid", name));
+            each.collect::<Result<_, _>>()?
+        }
     };
-    let id = names.clone().unwrap_or_else(|| server.id("rid"));
-    let asked = answers::ask(&server, asks, names)?;
+    let mut asked = answers::ask(&server, asks, ids.clone())?;
     let total = prompts.len() as u32 * members;
     let tell = move |server: &Server, choice: &Choice, whole: bool| {
         let place = (choice.index / members) as usize;
-        let meta = Meta { id: &id, prompt: &prompts[place], began, logprobs, scored };
+        let (id, logprobs) = (&ids[place * ids.len() / count], logprobs[place]);
+        let meta = Meta { id, prompt: &prompts[place], began, logprobs, scored };
         told(server, choice, whole, &meta)
     };
     if streams {
@@ -146,20 +162,21 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
             }
             vec![told]
         };
-        return Ok(asked.streamed(each, Vec::new));
+        return Ok(noted(asked.streamed(each, Vec::new), &ignored));
     }
     let mut choices = asked.whole().await?;
     if let Some(raw) = raw {
-        raw.score(&server, &mut choices).await?;
+        raw.score(&server, &asked, &mut choices).await?;
     }
     let mut all: Vec<Value> = choices.iter().map(|choice| tell(&server, choice, true)).collect();
-    match all.pop() {
-        Some(only) if all.is_empty() && !many => json(only),
+    let body = match all.pop() {
+        Some(only) if all.is_empty() && !many => only,
         last => {
             all.extend(last);
-            json(Value::Array(all))
+            Value::Array(all)
         }
-    }
+    };
+    Ok(noted(axum::Json(body), &ignored))
 }
 
 struct Meta<'a> {

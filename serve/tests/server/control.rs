@@ -1,13 +1,16 @@
 //! Pause, abort, update and resume under load.
 
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use doorbell_lm::sample::Truncation;
+use doorbell_serve::engine::Size;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::running::{Running, TURNS, sampling};
+use crate::running::{Running, TURNS, begin, limits, sampling, size};
 
 /// Updates under load, by default 60 of each mode by 8 clients, or `DOORBELL_UPDATES`, by 32.
 fn updates() -> u64 {
@@ -293,4 +296,233 @@ fn sampling_seed_is_a_seed() {
         server.ok("/generate", &body)["output_ids"].clone()
     };
     assert_eq!(draw("seed"), draw("sampling_seed"));
+}
+
+/// Asks that decode for some time, whose answers nobody reads.
+fn load(server: &Running) -> Vec<TcpStream> {
+    let body = json!({ "prompt": [1], "n": 8, "max_tokens": 64, "ignore_eos": true });
+    (0..16).map(|_| begin(server, "/v1/completions", &body, "")).collect()
+}
+
+/// Waits until `is` holds.
+fn soon(what: &str, mut is: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is() {
+        assert!(since.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// A client that hangs up during a pause leaves a server that is paused and says so, or runs and says so; what is asked of it next is done.
+#[rstest]
+fn a_pause_whose_client_hangs_up_is_whole(#[values("abort", "wait", "keep")] mode: &str) {
+    let server = Running::start();
+    let is_paused = || server.get("/is_paused")["is_paused"] == true;
+    let mut paused = 0;
+    for round in 0..24u64 {
+        let asked = load(&server);
+        let pause = begin(&server, &format!("/pause?mode={mode}"), &json!({}), "");
+        std::thread::sleep(Duration::from_micros(150 * (round % 12)));
+        drop(pause);
+        // If the server sees the end together with the request, it does not take that.
+        let since = Instant::now();
+        while !is_paused() && since.elapsed() < Duration::from_millis(200) {}
+        if is_paused() {
+            paused += 1;
+            let tokens = || server.server.engine.metrics().counters.values().tokens_generated;
+            if mode == "keep" {
+                let before = tokens();
+                std::thread::sleep(Duration::from_millis(2));
+                assert_eq!(tokens(), before, "a token was made in a pause");
+            }
+        }
+        if round % 2 == 0 {
+            server.ok("/pause?mode=wait", &json!({}));
+            assert!(is_paused());
+        }
+        server.ok("/resume", &json!({}));
+        drop(asked);
+        std::thread::scope(|scope| {
+            let next =
+                scope.spawn(|| server.ok("/v1/completions", &json!({ "prompt": [2], "max_tokens": 2 })));
+            soon("it goes on", || {
+                server.ok("/resume", &json!({}));
+                next.is_finished()
+            });
+        });
+    }
+    assert!(paused > 0);
+    server.ok("/resume", &json!({}));
+    server.is_empty_soon();
+}
+
+/// While a pause waits for what runs, others are answered; who resumes before its end is obeyed, and whoever paused hears of it.
+#[test]
+fn a_pause_that_waits_holds_up_nobody() {
+    let server = Running::start();
+    let mut overtaken = 0;
+    for _ in 0..20 {
+        let asked = load(&server);
+        soon("they are taken", || server.server.engine.load().live > 8);
+        std::thread::scope(|scope| {
+            let pause = scope.spawn(|| server.post("/pause?mode=wait", &json!({})));
+            soon("it says that it is paused", || server.get("/is_paused")["is_paused"] == true);
+            server.get("/health_generate");
+            server.ok("/resume", &json!({}));
+            let (status, told) = pause.join().unwrap();
+            overtaken += u64::from(status == 409);
+            assert!(status == 200 || told.to_string().contains("was resumed"), "{told}");
+        });
+        assert_eq!(server.get("/is_paused")["is_paused"], false);
+        drop(asked);
+    }
+    assert!(overtaken > 0);
+    server.is_empty_soon();
+}
+
+/// A pause with `keep` behind an update with `wait` comes to rest too, while rollouts still decode under the version before; then these go on under it.
+#[test]
+fn a_pause_that_keeps_needs_no_free_version() {
+    // Long answers: they are not whole by the time of the second pause.
+    let server = Running::with(Size { answer_tokens: 400, ..size() }, limits(), None);
+    let body = json!({ "token_ids": [3], "sampling_params": { "n": 2, "seed": 5, "max_tokens": 400, "ignore_eos": true, "logprobs": 1 } });
+    let mut between = 0;
+    for round in 1..=6u64 {
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| server.ok("/inference/v1/generate", &body));
+            soon("it runs", || server.server.engine.load().live > 0 || asked.is_finished());
+            server.ok("/pause?mode=keep", &json!({}));
+            let update = json!({ "model_path": format!("turn-{}", round % 4), "weight_version": format!("{}.{round}", round % 4), "mode": "wait" });
+            server.ok("/update_weights", &update);
+            server.ok("/resume", &json!({}));
+            server.ok("/pause?mode=keep", &json!({}));
+            assert_eq!(server.get("/is_paused")["is_paused"], true);
+            let tokens = || server.server.engine.metrics().counters.values().tokens_generated;
+            let before = tokens();
+            std::thread::sleep(Duration::from_millis(2));
+            assert_eq!(tokens(), before, "a token was made in a pause");
+            between += server.server.engine.load().live;
+            server.ok("/resume", &json!({}));
+            let told = asked.join().unwrap();
+            for (member, choice) in (0..).zip(told["choices"].as_array().unwrap()) {
+                server.check(&[3], choice, sampling(5, member, 1.0, Truncation::NONE)).unwrap();
+            }
+        });
+    }
+    assert!(between > 0, "no rollout was left under the version before");
+    server.is_empty_soon();
+}
+
+/// A client that hangs up during an update leaves the name and the weights of one version, and updates without a name each have a name of their own.
+#[test]
+fn an_update_whose_client_hangs_up_is_whole() {
+    let server = Running::start();
+    let mut updated = 0;
+    for round in 0..24u64 {
+        let asked = load(&server);
+        let before = server.get("/weight_info")["version"].clone();
+        let body = json!({ "model_path": format!("turn-{}", (round + 1) % 4) });
+        let update = begin(&server, "/update_weights", &body, "");
+        std::thread::sleep(Duration::from_micros(100 * (round % 12)));
+        drop(update);
+        // If the server sees the end together with the request, it does not take that.
+        let now = || server.get("/weight_info")["version"].clone();
+        let since = Instant::now();
+        while now() == before && since.elapsed() < Duration::from_millis(200) {}
+        let after = now();
+        updated += u64::from(after != before);
+        let told =
+            server.ok("/generate", &json!({ "input_ids": [1], "sampling_params": { "max_new_tokens": 1 } }));
+        // Unless the update came in between.
+        assert!(told["meta_info"]["weight_version"] == after || now() != after, "{after}: {told}");
+        drop(asked);
+    }
+    assert!(updated > 0);
+    std::thread::scope(|scope| {
+        let update =
+            || server.ok("/update_weights", &json!({ "model_path": "turn-1" }))["weight_version"].clone();
+        let updates: Vec<_> = (0..6).map(|_| scope.spawn(update)).collect();
+        let mut names: Vec<String> = updates.into_iter().map(|one| one.join().unwrap().to_string()).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 6, "{names:?}");
+    });
+    server.is_empty_soon();
+}
+
+/// A name stands for all requests that have it, for each of a list its own prompt, and the server's id for its request.
+#[test]
+fn an_abort_by_name_finds_all_that_have_it() {
+    let server = Running::start();
+    let live = |count: usize| soon("so many live", || server.server.engine.load().live == count);
+    server.ok("/pause?mode=keep", &json!({}));
+    let body = json!({ "prompt": [1], "max_tokens": 4, "request_id": "same" });
+    let one = begin(&server, "/v1/completions", &body, "");
+    live(1);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| server.ok("/v1/completions", &body));
+        live(2);
+        drop(one);
+        live(1);
+        server.ok("/abort_requests", &json!({ "request_ids": ["same"] }));
+        assert_eq!(server.server.engine.load().live, 0);
+        assert_eq!(other.join().unwrap()["choices"][0]["finish_reason"], "abort");
+    });
+    std::thread::scope(|scope| {
+        let body = json!({ "input_ids": [[1], [2], [3]], "rid": ["r1", "r2", "r3"], "sampling_params": { "max_new_tokens": 4 } });
+        let of = &server;
+        let asked = scope.spawn(move || of.ok("/generate", &body));
+        live(3);
+        server.ok("/abort_request", &json!({ "rid": "r2" }));
+        assert_eq!(server.server.engine.load().live, 2);
+        server.ok("/resume", &json!({}));
+        let told = asked.join().unwrap();
+        let of = |key: &str| [0, 1, 2].map(|place| told[place]["meta_info"][key].clone());
+        assert_eq!(of("id"), ["r1", "r2", "r3"]);
+        let aborted =
+            told.as_array().unwrap().iter().map(|one| one["meta_info"]["finish_reason"]["type"] == "abort");
+        assert_eq!(aborted.collect::<Vec<_>>(), [false, true, false]);
+    });
+    // The server's own ids, as the first line of an answer has them. Some answers end before they can be held.
+    for (door, body) in [
+        (
+            "/v1/completions",
+            json!({ "prompt": [1], "n": 8, "max_tokens": 64, "ignore_eos": true, "stream": true }),
+        ),
+        (
+            "/inference/v1/generate",
+            json!({ "token_ids": [1], "stream": true, "sampling_params": { "n": 8, "max_tokens": 64, "ignore_eos": true } }),
+        ),
+        (
+            "/generate",
+            json!({ "input_ids": [1], "stream": true, "sampling_params": { "n": 8, "max_new_tokens": 64, "ignore_eos": true } }),
+        ),
+    ] {
+        let mut found = false;
+        for _ in 0..50 {
+            let mut asked = BufReader::new(begin(&server, door, &body, ""));
+            let mut line = String::new();
+            while !line.contains("data: ") {
+                line.clear();
+                assert!(asked.read_line(&mut line).unwrap() > 0);
+            }
+            server.ok("/pause?mode=keep", &json!({}));
+            let told: Value = serde_json::from_str(line.trim().strip_prefix("data: ").unwrap()).unwrap();
+            let id = [&told["id"], &told["request_id"], &told["meta_info"]["id"]]
+                .into_iter()
+                .find_map(Value::as_str);
+            if server.server.engine.load().live == 1 {
+                server.ok("/abort_requests", &json!({ "request_ids": [id.unwrap()] }));
+                assert_eq!(server.server.engine.load().live, 0, "{door}");
+                found = true;
+            }
+            server.ok("/resume", &json!({}));
+            drop(asked);
+            if found {
+                break;
+            }
+        }
+        assert!(found, "{door}: every answer ended before the pause");
+    }
+    server.is_empty_soon();
 }

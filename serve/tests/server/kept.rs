@@ -331,3 +331,39 @@ fn raw_log_probabilities_are_those_at_temperature_1() {
     assert!(refused(json!({ "prompt": vec![1; 290], "max_tokens": 20 })).contains("300 can be scored"));
     server.is_empty_soon();
 }
+
+/// Raw log-probabilities of answers that were taken come however few may wait, and whoever aborts their request by its name ends them too.
+#[test]
+fn raw_log_probabilities_are_never_too_many() {
+    let server = Running::with(Size { prompt_tokens: 300, waiting: 2, ..size() }, limits(), None);
+    let body = json!({ "prompt": [1, 2], "n": 8, "max_tokens": 3, "logprobs": 0, "logprobs_mode": "raw_logprobs", "ignore_eos": true, "request_id": "raw" });
+    for _ in 0..3 {
+        let told = server.ok("/v1/completions", &body);
+        let choices = told["choices"].as_array().unwrap();
+        assert!(
+            choices.iter().all(|choice| choice["logprobs"]["token_logprobs"].as_array().unwrap().len() == 3)
+        );
+    }
+    // What could not be scored is refused before it is drawn.
+    let small = Running::with(Size { prompt_tokens: 300, blocks: 4, ..size() }, limits(), None);
+    let mut long = json!({ "prompt": vec![1; 65], "max_tokens": 64, "ignore_eos": true });
+    assert_eq!(small.post("/v1/completions", &long).0, 200);
+    long["logprobs_mode"] = json!("raw_logprobs");
+    let (status, told) = small.post("/v1/completions", &long);
+    assert!(status == 400 && told.to_string().contains("could not be scored"), "{told}");
+
+    // Aborted at any moment, its drawing and its scores among them, it ends, and nothing of it lives.
+    let long = json!({ "prompt": [1, 2], "n": 8, "max_tokens": 40, "logprobs": 0, "logprobs_mode": "raw_logprobs", "request_id": "raw" });
+    for round in 0..40u64 {
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| server.ok("/v1/completions", &long));
+            std::thread::sleep(std::time::Duration::from_micros(250 * round));
+            let lived = !asked.is_finished() && server.server.engine.load().live > 0;
+            server.ok("/abort_requests", &json!({ "request_ids": ["raw"] }));
+            // Nothing else runs: what lives behind the abort was asked after it.
+            assert!(!lived || server.server.engine.load().live == 0, "round {round}");
+            asked.join().unwrap();
+        });
+    }
+    server.is_empty_soon();
+}

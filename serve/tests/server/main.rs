@@ -2,6 +2,7 @@
 
 mod answers;
 mod control;
+mod failing;
 mod kept;
 mod refusals;
 mod running;

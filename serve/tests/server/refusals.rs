@@ -2,12 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::running::{Running, limits, send, size};
+use crate::running::{self, Running, begin, begin_raw, limits, send, size};
 
 #[rstest]
 #[case("/v1/completions", json!({}), 400, "missing field `prompt`")]
@@ -39,6 +39,26 @@ use crate::running::{Running, limits, send, size};
 #[case("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": [{ "image": 1 }] }] }), 400, "is no text")]
 #[case("/generate", json!({}), 400, "give either input_ids or text")]
 #[case("/generate", json!({ "input_ids": [[1], [2]], "sampling_params": [{}] }), 400, "fewer of these than prompts")]
+#[case("/generate", json!({ "input_ids": [1], "sampling_params": [{}, {}] }), 400, "more of these than prompts")]
+#[case("/generate", json!({ "input_ids": [[1], [2]], "return_logprob": [true] }), 400, "fewer of these than prompts")]
+#[case("/generate", json!({ "input_ids": [[1], [2]], "rid": ["a"] }), 400, "fewer of these than prompts")]
+#[case("/generate", json!({ "input_ids": [[1], [2]], "sampling_params": [{}, { "logprobs_mode": "raw_logprobs" }] }), 400, "logprobs_mode must be the same")]
+#[case("/generate", json!({ "input_ids": [1], "top_logprobs_num": 5 }), 400, "top_logprobs_num is 5; only 0 can be had")]
+#[case("/generate", json!({ "input_ids": [1], "lora_path": "a" }), 400, "lora_path cannot be had")]
+#[case("/generate", json!({ "input_ids": [1], "rid": "a".repeat(2000) }), 400, "rid has 2000 bytes")]
+#[case("/inference/v1/generate", json!({ "token_ids": [1], "sampling_params": { "logprobs": 5 } }), 400, "logprobs is 5")]
+#[case("/inference/v1/generate", json!({ "token_ids": [1], "sampling_params": { "truncate_prompt_tokens": 1 } }), 400, "truncate_prompt_tokens is 1")]
+#[case("/v1/completions", json!({ "prompt": [1], "truncate_prompt_tokens": 1 }), 400, "truncate_prompt_tokens is 1")]
+#[case("/v1/completions", json!({ "prompt": [1], "request_id": "a".repeat(2000) }), 400, "request_id has 2000 bytes")]
+#[case("/v1/completions", json!({ "prompt": vec!["a".repeat(900); 65] }), 400, "there are 65 prompts; give 1 to 64")]
+#[case("/v1/completions", json!({ "prompt": "a".repeat(60_000) }), 400, "more than 32 tokens can stand for")]
+#[case("/tokenize", json!({ "prompt": "a".repeat(60_000), "add_special_tokens": false }), 400, "more than 32 tokens can stand for")]
+#[case("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": "a".repeat(60_000) }] }), 400, "more than 32 tokens can stand for")]
+#[case("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": "a" }], "chat_template_kwargs": { "a": 1 } }), 400, "chat_template_kwargs cannot be had")]
+#[case("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": "a" }], "add_generation_prompt": false }), 400, "add_generation_prompt cannot be had")]
+#[case("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": "a" }], "continue_final_message": true }), 400, "continue_final_message cannot be had")]
+#[case("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": "a" }], "tool_choice": "required" }), 400, "tool_choice cannot be had")]
+#[case("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": "a" }], "documents": [{}] }), 400, "documents cannot be had")]
 #[case("/inference/v1/generate", json!({ "token_ids": [] }), 400, "no tokens")]
 #[case("/pause?mode=soon", json!({}), 400, "mode is soon")]
 #[case("/abort_request", json!({}), 400, "give rid, or abort_all")]
@@ -58,7 +78,10 @@ fn what_is_wrong_is_said(
     // It serves on.
     server.ok(
         "/v1/completions",
-        &json!({ "prompt": [1], "max_tokens": 2, "presence_penalty": 0, "logit_bias": null, "best_of": 1 }),
+        &json!({
+            "prompt": [1], "max_tokens": 2, "n": null, "presence_penalty": 0, "logit_bias": null, "best_of": 1, "truncate_prompt_tokens": -1,
+            "chat_template_kwargs": {}, "documents": [], "tool_choice": "auto", "add_generation_prompt": true, "continue_final_message": false,
+        }),
     );
     server.is_empty_soon();
 }
@@ -89,7 +112,7 @@ fn too_many_requests_are_told_to_come_again() {
                 scope.spawn(move || of.post("/v1/completions", &body).0)
             })
             .collect();
-        let since = std::time::Instant::now();
+        let since = Instant::now();
         while of.server.engine.load().waiting < 2 || !waiting.iter().any(|one| one.is_finished()) {
             assert!(since.elapsed() < Duration::from_secs(10));
         }
@@ -169,4 +192,178 @@ fn hostile_clients_disturb_nobody() {
         }
     });
     server.is_empty_soon();
+}
+
+/// Fields that are left alone are named by each door, in a header that no client makes long; those that change nothing are not.
+#[test]
+fn what_is_left_alone_is_named() {
+    let server = Running::start();
+    let ignored = |door: &str, body: &Value| {
+        let response = ureq::post(server.url(door)).send_json(body).unwrap();
+        response.headers().get("x-doorbell-ignored").map(|names| names.to_str().unwrap().to_owned())
+    };
+    let params = json!({ "max_tokens": 1, "skip_special_tokens": false, "new": 1, "spaces_between_special_tokens": false });
+    for (door, body) in [
+        ("/inference/v1/generate", json!({ "token_ids": [1], "sampling_params": params, "other": 1 })),
+        ("/generate", json!({ "input_ids": [[1], [2]], "sampling_params": params, "other": 1 })),
+    ] {
+        let mut names: Vec<String> = ignored(door, &body).unwrap().split(',').map(str::to_owned).collect();
+        names.sort();
+        assert_eq!(names, ["new", "other", "skip_special_tokens"], "{door}");
+    }
+    let mut body = json!({ "prompt": [1], "max_tokens": 1, "user": "me", "skip_special_tokens": true });
+    assert_eq!(ignored("/v1/completions", &body), None);
+    body["not a name"] = json!(1);
+    for name in 0..200 {
+        body[format!("field-{name}-{}", "x".repeat(60))] = json!(1);
+    }
+    let names = ignored("/v1/completions", &body).unwrap();
+    assert!(names.starts_with("field-0-x") && names.ends_with(",...") && names.len() < 1100, "{names}");
+    for name in 200..300 {
+        body[format!("field-{name}")] = json!(1);
+    }
+    let (status, told) = server.post("/v1/completions", &body);
+    assert!(status == 400 && told.to_string().contains("more than 256 fields"), "{told}");
+}
+
+/// SGLang's name of a stop text that stays in the text; texts without what a tokeniser puts before them; log-probabilities for the prompts that want
+/// them.
+#[test]
+fn fields_that_change_an_answer_are_obeyed() {
+    let server = Running::start();
+    let mut found = false;
+    for seed in 0..20 {
+        let params = json!({ "max_new_tokens": 40, "seed": seed, "stop": ["e"] });
+        let mut body = json!({ "input_ids": [1], "sampling_params": params });
+        let cut = server.ok("/generate", &body);
+        body["sampling_params"]["no_stop_trim"] = json!(true);
+        let kept = server.ok("/generate", &body);
+        let stops = cut["meta_info"]["finish_reason"]["type"] == "stop"
+            && cut["meta_info"]["finish_reason"]["matched"] == "e";
+        let end = if stops { "e" } else { "" };
+        assert_eq!(kept["text"].as_str().unwrap(), cut["text"].as_str().unwrap().to_owned() + end);
+        found |= stops;
+    }
+    assert!(found, "no answer stops");
+
+    for begins in [true, false] {
+        let text = json!({ "prompt": "abc", "add_special_tokens": begins });
+        let tokens = server.ok("/tokenize", &text)["tokens"].clone();
+        let mut body = json!({ "max_tokens": 1, "return_token_ids": true });
+        body.as_object_mut().unwrap().extend(text.as_object().unwrap().clone());
+        assert_eq!(server.ok("/v1/completions", &body)["choices"][0]["prompt_token_ids"], tokens);
+    }
+
+    let body = json!({ "input_ids": [[1], [2]], "return_logprob": [false, true], "sampling_params": { "max_new_tokens": 1 } });
+    let told = server.ok("/generate", &body);
+    let has = [0, 1].map(|place| told[place]["meta_info"].get("output_token_logprobs").is_some());
+    assert_eq!(has, [false, true]);
+}
+
+/// Clients that take nothing of their answers give their connections back.
+#[test]
+fn who_reads_nothing_holds_no_connection() {
+    let connections = 4;
+    let server = Running::with(size(), doorbell_serve::http::Limits { connections, ..limits() }, None);
+    let silent: Vec<TcpStream> = (0..connections)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.address).unwrap();
+            stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+            let requests = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(1000);
+            let written = (0..1000).try_for_each(|_| stream.write_all(requests.as_bytes()));
+            assert!(written.is_err(), "the server takes requests without end");
+            stream
+        })
+        .collect();
+    assert_eq!(server.get("/health"), json!({}));
+    drop(silent);
+}
+
+/// A client that hangs up ends its rollouts, also if something lies behind its request that nobody reads.
+#[rstest]
+fn who_hangs_up_is_seen(#[values("", "\r\n", "GET /health HTTP/1.1\r\nhost: x\r\n\r\n")] behind: &str) {
+    let server = Running::start();
+    server.ok("/pause?mode=keep", &json!({}));
+    for stream in [false, true] {
+        let body = json!({ "prompt": [1], "max_tokens": 2, "stream": stream });
+        let asked = begin(&server, "/v1/completions", &body, behind);
+        let live = |count: usize| {
+            let since = Instant::now();
+            while server.server.engine.load().live != count {
+                assert!(since.elapsed() < Duration::from_secs(20), "{count} were to live");
+            }
+        };
+        live(1);
+        drop(asked);
+        live(0);
+    }
+    server.ok("/resume", &json!({}));
+}
+
+/// Resident memory of this process, in MiB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+}
+
+/// Of a request that waits only what its answer needs is kept.
+#[rstest]
+fn what_came_along_is_not_kept(
+    #[values("/v1/completions", "/inference/v1/generate", "/generate")] door: &str,
+) {
+    let limits =
+        doorbell_serve::http::Limits { body: 32 << 20, patience: Duration::from_secs(20), ..limits() };
+    let server = Running::with(size(), limits, None);
+    server.ok("/pause?mode=keep", &json!({}));
+    let long = "a".repeat(12 << 20);
+    let body = json!({ "prompt": [1], "token_ids": [1], "input_ids": [1], "sampling_params": {}, "user": long, "text": null, long.clone(): 1 });
+    let request = running::raw(door, &body);
+    let (mut asked, mut before) = (vec![], 0);
+    for count in 1..=10 {
+        asked.push(begin_raw(&server, &request));
+        let since = Instant::now();
+        while server.server.engine.load().live < count {
+            assert!(since.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // What is freed may stay with the process: the first two show how much does.
+        if count == 2 {
+            before = resident();
+        }
+    }
+    let more = resident().saturating_sub(before);
+    assert!(more < 96, "8 requests, each with 24 MiB of what nobody needs, hold {more} MiB");
+    drop(asked);
+    server.is_empty_soon();
+}
+
+/// Texts that take long to be cut into tokens hold up nobody else.
+#[test]
+fn long_texts_hold_up_nobody() {
+    let limits = doorbell_serve::http::Limits {
+        body: 32 << 20,
+        patience: Duration::from_secs(20),
+        prompts: 1 << 16,
+        ..limits()
+    };
+    let server = Running::with(size(), limits, None);
+    // The last one is too long, so that nothing is asked.
+    let texts: Vec<String> =
+        (0..60_000).map(|text| "once upon a time ".repeat(1 + usize::from(text == 59_999) * 5000)).collect();
+    let body = json!({ "prompt": texts });
+    let began = Instant::now();
+    let (mut worst, mut looks) = (Duration::ZERO, 0);
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..3).map(|_| scope.spawn(|| server.post("/v1/completions", &body).0)).collect();
+        while asked.iter().any(|one| !one.is_finished()) {
+            let since = Instant::now();
+            server.get("/health");
+            (worst, looks) = (worst.max(since.elapsed()), looks + 1);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        asked.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), 400));
+    });
+    let all = began.elapsed();
+    assert!(looks > 3 && worst < all / 3, "the longest look took {worst:?} of {all:?}");
 }

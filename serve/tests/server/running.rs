@@ -1,13 +1,13 @@
 //! A server with `micro`, and clients of it.
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use doorbell_checkpoint::text::Text;
-use doorbell_host::{Driver, QueueConfig};
+use doorbell_host::{Device, Driver, QueueConfig};
 use doorbell_lm::sample::{Sharpness, Truncation};
 use doorbell_lm::{KvCap, micro};
 use doorbell_npu::Published;
@@ -69,13 +69,24 @@ impl Running {
 
     /// The same with a cap on keys and values. Weights at the path `whole-K` have none.
     pub fn capped(cap: Option<KvCap>, size: Size, limits: Limits, key: Option<&str>) -> Running {
+        Running::over(cap, size, limits, key, |device| device)
+    }
+
+    /// The same over what `wrap` makes of the device.
+    pub fn over(
+        cap: Option<KvCap>,
+        size: Size,
+        limits: Limits,
+        key: Option<&str>,
+        wrap: impl FnOnce(Box<dyn Device>) -> Box<dyn Device>,
+    ) -> Running {
         let image = micro();
         let shape = image.model.shape;
         let text = Arc::new(Text::new(&image.about, shape.vocabulary).unwrap());
         let (model, _) = turned(0, cap);
         let config = QueueConfig { sq_depth: 64, cq_depth: 64, ..QueueConfig::default() };
         let device = Driver::new(ModelPlatform::new(), size.queue(&model, config)).unwrap();
-        let engine = Engine::start(Box::new(device), size, model, text.clone(), "0").unwrap();
+        let engine = Engine::start(wrap(Box::new(device)), size, model, text.clone(), "0").unwrap();
         let server = Server::new(Setup {
             engine,
             model: "micro".into(),
@@ -223,9 +234,32 @@ impl Drop for Running {
     }
 }
 
+/// Sends a request, with `behind` behind it, and leaves its answer to whoever reads it.
+pub fn begin(server: &Running, door: &str, body: &Value, behind: &str) -> TcpStream {
+    begin_raw(server, &(raw(door, body) + behind))
+}
+
+/// A request as it is sent.
+pub fn raw(door: &str, body: &Value) -> String {
+    let body = body.to_string();
+    format!(
+        "POST {door} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Sends a request as it is.
+pub fn begin_raw(server: &Running, request: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    stream
+}
+
 /// Status and body of a request, with a key.
 pub fn send(url: &str, body: &Value, key: Option<&str>) -> (u16, Value) {
-    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let agent = ureq::Agent::config_builder().http_status_as_error(false);
+    let agent: ureq::Agent = agent.timeout_global(Some(Duration::from_secs(60))).build().into();
     let request = agent.post(url);
     let request = match key {
         Some(key) => request.header("authorization", format!("Bearer {key}")),

@@ -10,6 +10,7 @@ use doorbell_trace::{Prompt, Request, Trace};
 use super::Args;
 use crate::failure::Failure;
 use crate::models;
+use crate::output;
 
 /// The prompts of a file, each of which is a request.
 pub struct Prompts {
@@ -31,20 +32,30 @@ impl Prompts {
         let text = Text::new(&image.about, shape.vocabulary).map_err(Failure::input)?;
         let source = path.display().to_string();
         let (mut requests, mut tokens, mut texts, mut references) = (vec![], vec![], vec![], vec![]);
+        let mut cut = 0;
         for (Prompt { prompt, answer, max_tokens }, line) in lines.into_iter().zip(1..) {
             let given = prompt;
             let prompt = models::prompt(&text, shape.context, &given, args.raw)
                 .map_err(|failure| Failure::input(format!("{source}:{line}: {failure}")))?;
             let room = (shape.context - prompt.len()) as u32;
+            let most = max_tokens.unwrap_or(args.max_tokens).get();
+            cut += usize::from(most > room);
             requests.push(Request {
                 arrival_ms: 0,
                 prompt_tokens: prompt.len() as u32,
-                output_tokens: max_tokens.unwrap_or(args.max_tokens).get().min(room),
+                output_tokens: most.min(room),
                 prefix: vec![],
             });
             tokens.push(prompt);
             texts.push(given);
             references.push(answer);
+        }
+        if cut > 0 {
+            output::tell(format_args!(
+                "{source}: answers to {cut} of {} prompts end where the model's context of {} is full, before their max_tokens",
+                requests.len(),
+                shape.context
+            ));
         }
         Ok((Prompts { text: Arc::new(text), tokens, texts, references }, Trace { source, requests }))
     }
