@@ -1,6 +1,5 @@
 //! `doorbell serve`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::busy::Busy;
 use crate::failure::Failure;
+use crate::inputs;
 use crate::models;
 use crate::output;
 
@@ -121,7 +121,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let model = Published::new(image.to_bytes(), &ends).map_err(Failure::input)?;
     models::fits(&model, kind)?;
     drop(image);
-    let template = args.chat_template.as_deref().map(template).transpose()?;
+    let template = args.chat_template.as_deref();
+    let template = template.map(|path| inputs::text("the chat template", path)).transpose()?;
     let size = size(args, &model);
     let settings = settings(args, &size, &model).and(&own)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -174,11 +175,6 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     });
     let code = code.map_err(|error| Failure::failed(format!("the server failed: {error}")))?;
     Ok(ExitCode::from(code))
-}
-
-fn template(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path)
-        .map_err(|error| Failure::input(format!("cannot read the chat template {}: {error}", path.display())))
 }
 
 fn size(args: &Args, model: &Published) -> Size {
