@@ -27,7 +27,8 @@ pub enum TextError {
     Chat(String),
     /// The tokeniser knows tokens that the model has not.
     #[error(
-        "the model's tokeniser gives token {token}, and the model has {vocabulary}; import the model again"
+        "the tokeniser gives token {token} for the text, and the model has {vocabulary}; give a text without that token, or a model with its own \
+         tokeniser"
     )]
     Beyond {
         /// Which token.
@@ -66,6 +67,19 @@ impl Text {
         let tokens = self.encode("The quick brown fox, 12 times:\n\tjumps!")?;
         self.decode(&tokens)?;
         Ok(self)
+    }
+
+    /// What people should know of the tokeniser, a line each: that it adds tokens which the model has not.
+    pub fn notes(&self) -> Vec<String> {
+        let added = self.tokenizer.get_added_tokens_decoder();
+        let beyond = added.iter().filter(|&(&id, _)| id as usize >= self.vocabulary);
+        let Some((id, first)) = beyond.clone().min_by_key(|&(id, _)| id) else { return vec![] };
+        vec![format!(
+            "the tokeniser adds tokens that the model with its {} has not ({} of them, the first {:?} with id {id}); a text that holds one is refused",
+            self.vocabulary,
+            beyond.count(),
+            first.content
+        )]
     }
 
     /// The tokens of a raw text: with what the tokeniser puts before and behind it, as the beginning of a sequence.

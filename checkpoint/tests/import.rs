@@ -647,6 +647,112 @@ fn ends_are_those_of_both_files() {
     assert_eq!(ends.len(), 1, "{ends:?}");
 }
 
+/// As `transformers`, which fails on them: what is no object is not taken for one without members.
+#[test]
+fn files_that_are_no_objects_are_refused() {
+    const OBJECT: &str = "expected an object: names with values, in braces; fetch the file again";
+    let files = [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+    ];
+    for file in files {
+        for (content, kind) in [
+            (json!([{"eos_token_id": 1}]), "a list"),
+            (json!([]), "a list"),
+            (json!("eos_token_id"), "a text"),
+            (json!(1), "a number"),
+            (json!(true), "true or false"),
+            (Value::Null, "null"),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            write_directory(directory.path(), &config());
+            fs::write(directory.path().join(file), content.to_string()).unwrap();
+            let told = import(directory.path()).unwrap_err().to_string();
+            assert!(told.ends_with(&format!("/{file}: it is {kind}, {OBJECT}")), "{told}");
+        }
+    }
+}
+
+/// What adds tokens is refused where it cannot be read, and not left out.
+#[rstest]
+#[case("tokenizer_config.json", json!({"added_tokens_decoder": [{"content": "<x>"}]}), "its added_tokens_decoder is no object")]
+#[case("tokenizer_config.json", json!({"added_tokens_decoder": {"one": {"content": "<x>"}}}), "\"one\" of its added_tokens_decoder is no id of a token")]
+#[case("tokenizer_config.json", json!({"added_tokens_decoder": {"63": "<x>"}}), "token 63 of its added_tokens_decoder has no content")]
+#[case("tokenizer.json", json!({"added_tokens": {"63": "<x>"}}), "its added_tokens are no list")]
+fn tokens_that_cannot_be_added_are_told(#[case] file: &str, #[case] members: Value, #[case] expected: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    write_directory(directory.path(), &config());
+    fs::write(directory.path().join(file), members.to_string()).unwrap();
+    let told = import(directory.path()).unwrap_err().to_string();
+    assert!(told.contains(&format!("/{file}: {expected}")), "{told}");
+}
+
+/// A tokeniser's ids are those of tokens that the model has. `transformers` loads any, and fails on the first text with another id.
+#[test]
+fn tokens_that_the_model_has_not_are_refused_or_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let imported = |tokenizer: &Value, settings: &Value| {
+        write_directory(directory.path(), &config());
+        fs::write(directory.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        fs::write(directory.path().join("tokenizer_config.json"), settings.to_string()).unwrap();
+        import(directory.path()).map_err(|error| error.to_string())
+    };
+    let none = json!({});
+    let own: Value = serde_json::from_str(&micro().about.tokenizer).unwrap();
+    let highest = own["model"]["vocab"].as_object().unwrap().values().filter_map(Value::as_u64).max();
+    assert!(highest < Some(64), "the tokeniser is the model's");
+
+    // Of its vocabulary: it is another model's.
+    let mut other = own.clone();
+    other["model"]["vocab"]["zz"] = json!(65);
+    other["model"]["vocab"]["z"] = json!(64);
+    let told = imported(&other, &none).unwrap_err();
+    let expected = "/tokenizer.json: tokens of its vocabulary that the model has not: 2 of them, the first \"z\" with id 64, and the model has 64 \
+                    by config.json; give the tokenizer.json of this model";
+    assert!(told.ends_with(expected), "{told}");
+
+    // The end of a sequence: no answer would end.
+    let mut added = own.clone();
+    added["added_tokens"] = json!([]);
+    let vocabulary = added["model"]["vocab"].as_object_mut().unwrap();
+    // Added tokens have the ids behind those of the vocabulary.
+    (vocabulary.len()..64).for_each(|id| drop(vocabulary.insert(format!("<unused{id}>"), json!(id))));
+    let token = |text: &str, id: u64| {
+        json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+            "special": true})
+    };
+    added["added_tokens"] = json!([token("<image>", 64), token("<sound>", 65)]);
+    fs::remove_file(directory.path().join("generation_config.json")).ok();
+    let mut without = config();
+    without["eos_token_id"] = Value::Null;
+    write_directory(directory.path(), &without);
+    fs::write(directory.path().join("tokenizer.json"), added.to_string()).unwrap();
+    fs::write(directory.path().join("tokenizer_config.json"), r#"{"eos_token": "<sound>"}"#).unwrap();
+    let told = import(directory.path()).unwrap_err().to_string();
+    let expected = "/tokenizer_config.json: eos_token is \"<sound>\", token 65, expected a token below 64";
+    assert!(told.contains(expected), "{told}");
+
+    // Any other that is added: it is told of, and a text that holds it is refused.
+    let imported = imported(&added, &none).unwrap();
+    let text = Text::new(&imported.about, imported.model.shape.vocabulary).unwrap().tried().unwrap();
+    assert_eq!(
+        text.notes(),
+        [
+            "the tokeniser adds tokens that the model with its 64 has not (2 of them, the first \"<image>\" with id 64); a text that holds one is \
+             refused"
+        ]
+    );
+    assert!(text.encode("a picture").is_ok());
+    let told = text.encode("a picture <sound>").unwrap_err().to_string();
+    assert!(
+        told.starts_with("the tokeniser gives token 65 for the text, and the model has 64; give a text"),
+        "{told}"
+    );
+}
+
 /// Scaled rotations change the model, however they are told.
 #[rstest]
 #[case("rope_scaling", json!({"type": "linear", "factor": 2.0}), false)]

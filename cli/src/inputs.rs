@@ -1,11 +1,14 @@
-//! The files that a command reads, so that none of its outputs replaces one.
+//! The files and directories of a command line: each is of the kind that its argument takes, and no output replaces a file that is read.
 
+use std::fmt::Display;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, Command, ValueHint};
+
+use crate::failure::Failure;
 
 /// Arguments that name what a command writes. Every other value that names a file or a directory is an input.
 const OUTPUTS: [&str; 9] = ["json", "wave", "perfetto", "png", "svg", "svg_dark", "out", "output", "parquet"];
@@ -27,6 +30,74 @@ const SUFFIXES: [&str; 5] = ["safetensors", "gguf", "jinja", "doorbell", "trajec
 type FileId = (u64, u64);
 
 static INPUTS: OnceLock<Vec<FileId>> = OnceLock::new();
+
+/// What an argument takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A file, a device or a pipe.
+    File,
+    Directory,
+    /// What else has a path.
+    Other,
+}
+
+/// By the name that `--help` gives its value; none where it is no path.
+fn kind(arg: &Arg) -> Option<Kind> {
+    // clap gives this one to paths that name no other.
+    if arg.get_value_hint() != ValueHint::AnyPath {
+        return None;
+    }
+    let name = match arg.get_value_names() {
+        Some([name, ..]) => name.to_string(),
+        _ => arg.get_id().as_str().to_uppercase(),
+    };
+    Some(match name.as_str() {
+        "FILE" | "INPUT" | "OUTPUT" | "TEXT" => Kind::File,
+        name if name.starts_with("FILE.") => Kind::File,
+        "DIR" | "DIRECTORY" => Kind::Directory,
+        _ => Kind::Other,
+    })
+}
+
+/// Refuses a directory where a command takes a file, and what is no directory where it takes one.
+pub fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
+    for (arg, kind) in command.get_arguments().filter_map(|arg| Some((arg, kind(arg)?))) {
+        let Ok(Some(values)) = matches.try_get_raw(arg.get_id().as_str()) else { continue };
+        for path in values.map(Path::new) {
+            let is_directory = match fs::metadata(path) {
+                Ok(metadata) => metadata.is_dir(),
+                // It may be made, or whoever opens it tells why not.
+                Err(_) => continue,
+            };
+            let problem = match kind {
+                Kind::File if is_directory => "it is a directory; give a file",
+                Kind::Directory if !is_directory => "it is no directory; give one",
+                _ => continue,
+            };
+            return Err(Failure::input(format!("{} {}: {problem}", shown(arg), path.display())));
+        }
+    }
+    match matches.subcommand().and_then(|(name, matches)| Some((command.find_subcommand(name)?, matches))) {
+        Some((command, matches)) => check(command, matches),
+        None => Ok(()),
+    }
+}
+
+/// An argument as it stands in a command line.
+fn shown(arg: &Arg) -> String {
+    match arg.get_long() {
+        Some(long) => format!("--{long}"),
+        None => arg.to_string(),
+    }
+}
+
+/// The text of a file; `what` names it in the error. A device is refused, as its text may never end.
+#[cfg(feature = "lm")]
+pub fn text(what: &str, path: &Path) -> Result<String, Failure> {
+    let refused = |why: &dyn Display| Failure::input(format!("cannot read {what} {}: {why}", path.display()));
+    let bytes = doorbell_trace::read_input(path).map_err(|error| refused(&error))?;
+    String::from_utf8(bytes).map_err(|error| refused(&format!("it is no text: {error}")))
+}
 
 /// Notes the inputs of the command line.
 pub fn note(matches: &ArgMatches) {
@@ -70,5 +141,25 @@ fn of_directory(path: &Path, inputs: &mut Vec<FileId>) {
         if is(path.file_name(), &NAMES) || is(path.extension(), &SUFFIXES) {
             inputs.extend(fs::metadata(&path).iter().filter(|metadata| metadata.is_file()).map(id));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kind of a path is told by a name that people see, so a new name has to be known here.
+    #[test]
+    fn each_path_is_a_file_or_a_directory() {
+        fn others(command: &Command, found: &mut Vec<String>) {
+            let paths = command.get_arguments().filter(|arg| kind(arg) == Some(Kind::Other));
+            found.extend(paths.map(|arg| format!("{} {}", command.get_name(), arg.get_id())));
+            command.get_subcommands().for_each(|command| others(command, found));
+        }
+        let mut found = vec![];
+        others(&crate::command_line(), &mut found);
+        // A model is either, and a socket is neither.
+        found.retain(|arg| !["import source", "vfio-user socket"].contains(&arg.as_str()));
+        assert_eq!(found, <[String; 0]>::default());
     }
 }

@@ -202,9 +202,32 @@ fn keep_contained_panics_quiet() {
     }));
 }
 
+/// Prints help, a version, or what is wrong with the command line.
+fn say(told: &clap::Error) -> ExitCode {
+    let printed = output::reached(told.print());
+    match printed {
+        // Nobody is there to read that standard error cannot be written.
+        Err(failure) if !told.use_stderr() => {
+            output::tell(format_args!("error: {failure}"));
+            failure.exit_code()
+        }
+        _ => ExitCode::from(u8::try_from(told.exit_code()).unwrap_or(2)),
+    }
+}
+
 fn main() -> ExitCode {
-    let matches = command_line().get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let mut command = command_line();
+    let parsed = command
+        .try_get_matches_from_mut(std::env::args_os())
+        .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(told) => return say(&told),
+    };
+    if let Err(failure) = inputs::check(&command, &matches) {
+        output::tell(format_args!("error: {failure}"));
+        return failure.exit_code();
+    }
     inputs::note(&matches);
     #[cfg(feature = "lm")]
     keep_contained_panics_quiet();

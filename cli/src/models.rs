@@ -22,6 +22,7 @@ use doorbell_verify::replay::Language;
 
 use crate::busy::Busy;
 use crate::failure::Failure;
+use crate::output;
 
 /// A cap on keys and values.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -258,9 +259,12 @@ fn imported(path: &Path) -> Result<(float::Model, Image), Failure> {
     let model = quantise(&imported.model)
         .map_err(|error| Failure::input(format!("{}: {error}; give another model", path.display())))?;
     // What no text can be had with is refused here, and not by the first prompt.
-    Text::new(&imported.about, model.shape.vocabulary)
+    let text = Text::new(&imported.about, model.shape.vocabulary)
         .and_then(Text::tried)
         .map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
+    for note in text.notes() {
+        output::note(format_args!("{}: {note}", path.display()));
+    }
     Ok((imported.model, Image { model, about: imported.about }))
 }
 

@@ -41,8 +41,12 @@ pub fn broken(text: &str, width: usize) -> Vec<String> {
 
 /// Prints what programs read to standard output, as it is.
 pub fn print_raw(text: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    reached(io::stdout().lock().write_all(text.as_bytes()))
+}
+
+/// Whether what was written to standard output has arrived there, as far as anybody reads it.
+pub fn reached(written: io::Result<()>) -> Result<(), Failure> {
+    match written.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::input(format!("cannot write to standard output: {error}")))
         }
@@ -358,7 +362,7 @@ impl Recording {
             }
             Ok(_) => {
                 return Err(refused(
-                    &"it is no regular file, and a waveform cannot go to a device, a pipe or a directory; give a file",
+                    &"it is no regular file, and a waveform cannot go to a device or a pipe; give a file",
                 ));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

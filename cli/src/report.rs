@@ -8,6 +8,7 @@ use std::time::Duration;
 use comfy_table::Table;
 use doorbell_contract::{HwCompletion, HwDesc};
 use doorbell_devices::Kind;
+use doorbell_setup::shell::word;
 use doorbell_trace::{Format, Trace};
 use doorbell_verify::compare::{Divergence, Outcome};
 use doorbell_verify::lockstep::Held;
@@ -134,7 +135,7 @@ impl Report<'_> {
         }
         text += &self.why;
         if let Some(Waveform { device, path, recorded }) = &self.waveform {
-            let path = path.display();
+            let shown = path.display();
             let _ = match recorded {
                 Ok(Recorded { cycles, divergence, save }) => {
                     if let Some(Range { start, end }) = divergence {
@@ -148,19 +149,23 @@ impl Report<'_> {
                     let (from, to) = (cycles.start, cycles.end);
                     let _ = writeln!(
                         text,
-                        "waveform: {path} (cycles {from} to {to} of {device}; a cycle is 10 ns)"
+                        "waveform: {shown} (cycles {from} to {to} of {device}; a cycle is 10 ns)"
                     );
                     match save {
                         Ok(save) => {
-                            let save = save.display();
+                            let words = [path, save].map(word);
                             let marker =
                                 if divergence.is_some() { "the divergence" } else { "the first cycle" };
-                            writeln!(text, "open it: gtkwave {path} {save}  (the marker is at {marker})")
+                            writeln!(
+                                text,
+                                "open it: gtkwave {}  (the marker is at {marker})",
+                                words.join(" ")
+                            )
                         }
                         Err(problem) => writeln!(text, "save file: not written: {problem}"),
                     }
                 }
-                Err(problem) => writeln!(text, "waveform: {path} was not recorded: {problem}"),
+                Err(problem) => writeln!(text, "waveform: {shown} was not recorded: {problem}"),
             };
         }
         text

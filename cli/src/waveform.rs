@@ -8,6 +8,8 @@ use doorbell_cosim::{RtlPlatform, SLICE, Wave};
 use doorbell_devices::Settings;
 use doorbell_devices::rtl::open;
 use doorbell_host::{DeviceError, Driver};
+#[cfg(feature = "cosim")]
+use doorbell_setup::shell::word;
 use doorbell_verify::compare::Outcome;
 use doorbell_verify::lockstep::Difference;
 use doorbell_verify::replay::{Progress, ReplayFailure, ReplayPlan, replay};
@@ -133,10 +135,12 @@ pub fn record_end(
         doorbell_cosim::built_workers().into_iter().find(|&built| built >= workers).unwrap_or(workers);
     let text = save_file(false, built, window.start.max(end.saturating_sub(VIEW)), end);
     Output::open("save file", &save)?.write(text.as_bytes())?;
-    let (path, save) = (path.display(), save.display());
     Ok(format!(
-        "waveform: {path} (cycles {} to {end}; a cycle is {PERIOD} ns)\nopen it: gtkwave {path} {save}  (the marker is at the end)\n",
-        window.start
+        "waveform: {} (cycles {} to {end}; a cycle is {PERIOD} ns)\nopen it: gtkwave {} {}  (the marker is at the end)\n",
+        path.display(),
+        window.start,
+        word(path),
+        word(save)
     ))
 }
 

@@ -30,15 +30,18 @@ pub fn cargo(root: &Path, args: &[&str]) -> Command {
 /// The command line as a person would type it.
 pub fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
-    let words = std::iter::once(program).chain(command.get_args()).map(|word| {
-        let word = word.to_string_lossy();
-        if word.is_empty() || word.contains(|c: char| c.is_whitespace() || "'\"$&;*|<>()".contains(c)) {
-            format!("'{}'", word.replace('\'', "'\\''"))
-        } else {
-            word.into_owned()
-        }
-    });
-    words.collect::<Vec<_>>().join(" ")
+    std::iter::once(program).chain(command.get_args()).map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// A word of a command as a shell reads it back: in quotes, where a letter of it might mean something there.
+pub fn word(word: impl AsRef<OsStr>) -> String {
+    let word = word.as_ref().to_string_lossy();
+    let is_plain = |letter: char| letter.is_alphanumeric() || "%+,-./:=@_".contains(letter);
+    if word.is_empty() || !word.chars().all(is_plain) {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    } else {
+        word.into_owned()
+    }
 }
 
 /// Prints the command and runs it to its end.
@@ -112,5 +115,15 @@ mod tests {
         let mut command = Command::new("/usr/bin/echo");
         command.args(["a b", "it's", "plain", ""]);
         assert_eq!(shown(&command), r"echo 'a b' 'it'\''s' plain ''");
+        // A shell reads back what was given.
+        let words: Vec<String> = (1..128u8)
+            .map(|letter| format!("a{}b", char::from(letter)))
+            .chain(["~".into(), "é".into()])
+            .collect();
+        for given in &words {
+            let read =
+                Command::new("sh").args(["-c", &format!("printf %s {}", word(given))]).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&read.stdout), *given);
+        }
     }
 }

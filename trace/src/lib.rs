@@ -117,12 +117,15 @@ impl fmt::Display for Format {
 /// Reads a whole file or pipe, as users give them to commands. A device is refused: it may never end.
 ///
 /// # Errors
-/// If it cannot be read, or is a device.
+/// If it cannot be read, or is a directory or a device.
 pub fn read_input(path: &Path) -> io::Result<Vec<u8>> {
+    let kind = fs::metadata(path)?.file_type();
+    if kind.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory; give a file"));
+    }
     #[cfg(unix)]
     {
         use std::os::unix::fs::FileTypeExt;
-        let kind = fs::metadata(path)?.file_type();
         if kind.is_char_device() || kind.is_block_device() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a device; give a file or a pipe"));
         }

@@ -10,6 +10,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use doorbell_contract::{Place, Register};
 use doorbell_host::ports::is_idle;
@@ -26,6 +28,9 @@ use crate::watched::Watched;
 
 /// Messages of a client in its turn.
 const QUANTUM: usize = 16;
+/// How long a server with nothing to do looks out for the next message before it sleeps. A client that got its answer often sends more at
+/// once, and whoever sleeps takes about as long to wake up as to answer.
+const WATCH: Duration = Duration::from_micros(50);
 /// How long a server with nothing to do sleeps before it looks whether it is to end.
 const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// The same while it waits for files to be closed.
@@ -112,6 +117,8 @@ pub struct Server<D> {
     busy: bool,
     /// Whether it had nothing to do when it was looked at before.
     idle: bool,
+    /// When a message was served last.
+    served: Instant,
 }
 
 impl<D: FunctionMemory> Server<D> {
@@ -133,7 +140,7 @@ impl<D: FunctionMemory> Server<D> {
             Ok(Seat { function, path: path.clone(), listener, connection: None, closing: Closing::new() })
         });
         let seats = seats.collect::<Result<_, ServeError>>()?;
-        Ok(Self { device, seats, tallies, stirred: false, busy: false, idle: true })
+        Ok(Self { device, seats, tallies, stirred: false, busy: false, idle: true, served: Instant::now() })
     }
 
     /// What each function has seen; it may be read while the server runs.
@@ -161,7 +168,7 @@ impl<D: FunctionMemory> Server<D> {
     /// One turn of each socket, and a slice of the device's time if it has something to do.
     fn turn(&mut self, log: &mut impl FnMut(Notice)) -> Result<(), ServeError> {
         let sleeps = !self.busy && !self.seats.iter().any(Seat::has_work);
-        let ready = self.wait(sleeps);
+        let ready = if sleeps { self.rest() } else { self.wait(false) };
         for place in 0..self.seats.len() {
             let [comes, reads, writes] = ready.get(place).copied().unwrap_or([false; 3]);
             let seat = &mut self.seats[place];
@@ -204,6 +211,18 @@ impl<D: FunctionMemory> Server<D> {
         let idle = is_idle(&mut self.device, &mut places)?;
         let was_idle = std::mem::replace(&mut self.idle, idle) && !std::mem::take(&mut self.stirred);
         Ok(!idle || !was_idle)
+    }
+
+    /// Waits for a socket. The processor is left to others between looks: one of them may be the client.
+    fn rest(&self) -> Vec<[bool; 3]> {
+        while self.served.elapsed() < WATCH {
+            let ready = self.wait(false);
+            if ready.iter().flatten().any(|is| *is) {
+                return ready;
+            }
+            thread::yield_now();
+        }
+        self.wait(true)
     }
 
     /// Which sockets have somebody who comes, something to read, room to write.
@@ -281,6 +300,7 @@ impl<D: FunctionMemory> Server<D> {
                 }
                 Ok(Next::Message((header, body, files))) => {
                     function.tally().note_message();
+                    self.served = Instant::now();
                     // A message that was pending goes once its vector is not masked.
                     self.stirred |= matches!(
                         header.command,

@@ -8,7 +8,9 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{HwDesc, Place, Register, SqKey, State};
+use doorbell_contract::{
+    ErrorCode, HwCompletion, HwDesc, HwImage, HwPolicy, Place, PolicyMode, Register, SqKey, State, TOKEN_NONE,
+};
 use doorbell_host::memory::{PAGE, SIMULATED_BUS_ADDRESS};
 use doorbell_host::{Device, Driver};
 use doorbell_trace::Generator;
@@ -243,53 +245,127 @@ fn a_file_that_does_not_close_holds_up_nobody(#[values("unwanted", "a flood", "i
     served.end();
 }
 
+/// Where the rings and regions of a client that publishes one descriptor lie in its memory.
+const RINGS: (u64, u64) = (0, 4096);
+const TOKENS: u64 = 8192;
+const MODEL: u64 = 1 << 20;
+
+/// A client with so much memory, of which nothing is there before it is touched, in a function with registers of its choice.
+fn client(served: &Served, bytes: u64, registers: &[(Register, u64)]) -> (Raw, doorbell_host::SharedMemory) {
+    let mut raw = Raw::connect(served, 1);
+    raw.enable();
+    let base = SIMULATED_BUS_ADDRESS;
+    let memory = raw.map(bytes as usize, base, dma::READ | dma::WRITE);
+    for (low, high, at) in [
+        (Register::SqBaseLo, Register::SqBaseHi, RINGS.0),
+        (Register::CqBaseLo, Register::CqBaseHi, RINGS.1),
+        (Register::TokenBaseLo, Register::TokenBaseHi, TOKENS),
+        (Register::ModelBaseLo, Register::ModelBaseHi, MODEL),
+    ] {
+        raw.write_register(low, Place::FIRST, (base + at) as u32);
+        raw.write_register(high, Place::FIRST, ((base + at) >> 32) as u32);
+    }
+    for &(register, value) in registers {
+        raw.write_register(register, Place::FIRST, value as u32);
+    }
+    for (register, value) in [(Register::SqSize, 8), (Register::CqSize, 8), (Register::Control, 1)] {
+        raw.write_register(register, Place::FIRST, value);
+    }
+    (raw, memory)
+}
+
+/// Publishes a descriptor, and lets a neighbour read a register over and over for a tenth of a second: the longest of it.
+fn beside(
+    raw: &mut Raw,
+    memory: &doorbell_host::SharedMemory,
+    desc: HwDesc,
+    neighbour: &mut Raw,
+) -> Duration {
+    let desc = desc.seal(&SqKey::new(0), 0);
+    memory.slots::<8>(RINGS.0 as usize, 8).unwrap().store(0, bytemuck::cast(desc));
+    raw.write_register(Register::Doorbell, Place::FIRST, 1);
+    let start = Instant::now();
+    let mut longest = Duration::ZERO;
+    while start.elapsed() < Duration::from_millis(100) {
+        let asked = Instant::now();
+        neighbour.read_register(Register::Id, Place::FIRST);
+        longest = longest.max(asked.elapsed());
+    }
+    println!("the longest access of a register: {longest:?}");
+    longest
+}
+
+/// Whether what was published is not at its end.
+fn runs(raw: &mut Raw) -> bool {
+    let state = raw.read_register(Register::State, Place::FIRST);
+    state & (State::ACTIVE | State::IDLE).bits() == State::ACTIVE.bits()
+}
+
 /// One descriptor that reads 4 GiB: the device comes to it in pieces, and answers others between them.
 #[rstest]
 fn a_reward_of_everything_holds_up_nobody(#[values("model", "rtl")] kind: &str) {
-    const TOKENS: u32 = (1 << 30) - (1 << 16);
+    const COUNT: u32 = (1 << 30) - (1 << 16);
     let served = match kind {
         "model" => Served::new(common::model(2), 2),
         _ => Served::new(common::rtl(2), 2),
     };
     let mut neighbour = Raw::connect(&served, 0);
     neighbour.enable();
-    let mut raw = Raw::connect(&served, 1);
-    raw.enable();
-    let base = SIMULATED_BUS_ADDRESS;
-    // Nothing of it is there before it is read.
-    let memory = raw.map(4 << 30, base, dma::READ | dma::WRITE);
-    let own = Place::FIRST;
-    for (low, high, at) in [
-        (Register::SqBaseLo, Register::SqBaseHi, base),
-        (Register::CqBaseLo, Register::CqBaseHi, base + 4096),
-        (Register::TokenBaseLo, Register::TokenBaseHi, base + 8192),
-    ] {
-        raw.write_register(low, own, at as u32);
-        raw.write_register(high, own, (at >> 32) as u32);
+    let sizes = [(Register::TokenSizeLo, u64::from(COUNT) * 4), (Register::LengthLimit, COUNT.into())];
+    let (mut raw, memory) = client(&served, 4 << 30, &sizes);
+    let longest = beside(&mut raw, &memory, HwDesc::reward(0, 0, COUNT), &mut neighbour);
+    assert!(longest < Duration::from_secs(3), "a register took {longest:?}");
+    assert!(runs(&mut raw), "it is not read to its end");
+    served.end();
+}
+
+/// A POLICY of engine 1 whose image says that it has so many bytes: it is read in pieces, or refused where the device has no room.
+#[rstest]
+#[case::pieces(4 << 30, None)]
+#[case::no_room(1 << 39, Some(ErrorCode::BadPolicy))]
+fn a_policy_of_everything_holds_up_nobody(#[case] bytes: u64, #[case] ends: Option<ErrorCode>) {
+    let served = Served::new(common::model(2), 2);
+    let mut neighbour = Raw::connect(&served, 0);
+    neighbour.enable();
+    let size = bytes + 4096;
+    let sizes =
+        [(Register::TokenSizeLo, 4096), (Register::ModelSizeLo, size), (Register::ModelSizeHi, size >> 32)];
+    let (mut raw, memory) = client(&served, size + MODEL, &sizes);
+    let policy = HwPolicy::new(1, 1, 0, 64);
+    // A layer with one head, 32 wide: two times 32 rows, and their exponents, a block.
+    let image = HwImage {
+        length: size,
+        program_at: bytes,
+        words: 1,
+        vocabulary: 64,
+        positions: 1024,
+        block_lines: 34,
+        end_0: TOKEN_NONE,
+        end_1: TOKEN_NONE,
+        end_2: TOKEN_NONE,
+        end_3: TOKEN_NONE,
+        ..HwImage::default()
+    };
+    let words: [u32; 4] = bytemuck::cast(policy);
+    memory.store_u32s(TOKENS as usize, &words).unwrap();
+    let words: [u32; 16] = bytemuck::cast(image.seal());
+    memory.store_u32s(TOKENS as usize + 64, &words).unwrap();
+    let mut header = [0; 32];
+    header[..2].copy_from_slice(&[u32::from_le_bytes(*b"Door"), u32::from_le_bytes(*b"bLM\0")]);
+    (header[2], header[4], header[5]) = (2, bytes as u32, (bytes >> 32) as u32);
+    header[6..14].copy_from_slice(&[32, 1, 1, 1, 32, 32, 64, 1024]);
+    memory.store_u32s(MODEL as usize, &header).unwrap();
+
+    let desc = HwDesc { model_id: 1, ..HwDesc::policy(1, PolicyMode::Wait) };
+    let longest = beside(&mut raw, &memory, desc, &mut neighbour);
+    assert!(longest < Duration::from_secs(3), "a register took {longest:?}");
+    assert_eq!(runs(&mut raw), ends.is_none());
+    if let Some(code) = ends {
+        let mut words = [0; 4];
+        memory.slots::<4>(RINGS.1 as usize, 8).unwrap().load(0, &mut words);
+        let completion: HwCompletion = bytemuck::cast(words);
+        assert_eq!(completion.error, code as u8, "{completion:?}");
     }
-    for (register, value) in [
-        (Register::SqSize, 8),
-        (Register::CqSize, 8),
-        (Register::TokenSizeLo, TOKENS * 4),
-        (Register::LengthLimit, TOKENS),
-        (Register::Control, 1),
-    ] {
-        raw.write_register(register, own, value);
-    }
-    let desc = HwDesc::reward(0, 0, TOKENS).seal(&SqKey::new(0), 0);
-    memory.slots::<8>(0, 8).unwrap().store(0, bytemuck::cast(desc));
-    raw.write_register(Register::Doorbell, own, 1);
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(100) {
-        neighbour.read_register(Register::Id, own);
-    }
-    assert!(start.elapsed() < Duration::from_secs(3), "a register took {:?}", start.elapsed());
-    let state = raw.read_register(Register::State, own);
-    assert_eq!(
-        state & (State::ACTIVE | State::IDLE).bits(),
-        State::ACTIVE.bits(),
-        "it is not read to its end"
-    );
     served.end();
 }
 

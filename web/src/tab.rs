@@ -226,6 +226,8 @@ impl Tab {
     }
 
     fn submit(&mut self, desc: HwDesc) -> Result<(), TabError> {
+        // Descriptors of one rollout and one name cannot be told apart once the rings have wrapped: then nobody knows who waits.
+        let desc = desc.with_user_data(self.driver.submission_queue().tail().into());
         // One descriptor is in flight at a time, so there is room.
         self.driver.submit(std::slice::from_ref(&desc))?;
         self.descriptor = Some(desc);

@@ -31,7 +31,11 @@ const page = await browser.newPage();
 const errors = [];
 page.on("pageerror", (error) => errors.push(String(error.message)));
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-const until = (what, ...more) => page.waitForFunction(what, { timeout: 120000, polling: 50 }, ...more);
+// The page draws what it was told in its next frame, so that frame is waited for, too.
+const until = async (what, ...more) => {
+  await page.waitForFunction(what, { timeout: 120000, polling: 50 }, ...more);
+  await page.evaluate(() => new Promise(requestAnimationFrame));
+};
 const text = (id) => page.$eval(`#${id}`, (node) => node.textContent);
 const click = (selector) => page.$eval(selector, (node) => {
   if (node.disabled) throw new Error(`${node.textContent} is disabled`);
@@ -247,7 +251,8 @@ for (const [hold, root] of [["reads", /holds back read data$/], ["writes", /hold
     await click(`[data-hold=${hold}]`);
     await until(() => state.now.chain.length > 0);
     const chain = await now("chain");
-    assert.match(chain[0], /^the host waits for the completion of slot 0x[0-9a-f]+, the DECODE|PREFILL/);
+    const [, slot] = chain[0].match(/^the host waits for the completion of (slot 0x[0-9a-f]+), the (?:DECODE|PREFILL)/) ?? assert.fail(chain[0]);
+    assert.match(chain[1], new RegExp(`^${slot} \\((DECODE|PREFILL) of rollout 0\\) was read, and nothing of its queue pair holds it$`));
     assert.match(chain.at(-1), root);
     assert.ok(chain.length >= 3, chain.join(" | "));
     assert.equal(await text("phase"), "stuck");

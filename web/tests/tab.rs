@@ -190,7 +190,11 @@ fn a_held_answer_is_found_by_who_waits_for_whom() {
         let chain: Vec<&str> =
             now["chain"].as_array().unwrap().iter().map(|link| link.as_str().unwrap()).collect();
         assert!(chain.len() >= 3, "{chain:?}");
-        assert!(chain[0].starts_with("the host waits for the completion of slot 0x"), "{chain:?}");
+        let slot = chain[0].strip_prefix("the host waits for the completion of ").unwrap();
+        let slot = slot.split(',').next().unwrap();
+        // The descriptor itself is found among those whose slots the ring still holds, however often it has wrapped.
+        let link = format!("{slot} (DECODE of rollout 0) was read, and nothing of its queue pair holds it");
+        assert_eq!(chain[1], link, "{chain:?}");
         assert!(chain.last().unwrap().ends_with(root), "{chain:?}");
         // Let go, it ends as if nothing had been.
         page.call(&json!({ "hold": "nothing" }));

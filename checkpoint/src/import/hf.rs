@@ -18,6 +18,9 @@ use doorbell_lm::About;
 use doorbell_lm::file::{FileError, read};
 use doorbell_lm::limits::{JSON_BYTES, TEMPLATE_BYTES, WEIGHT_BYTES};
 
+/// What to do with a file that is not as it was published.
+const FETCH: &str = "fetch the file again";
+
 const NAMES: Names = Names {
     tokens: "model.embed_tokens.weight",
     last_gain: "model.norm.weight",
@@ -77,7 +80,7 @@ impl Source for Files<'_> {
 /// Reads a whole directory.
 pub(super) fn import(directory: &Path) -> Result<Imported, FileError> {
     let path = directory.join("config.json");
-    let config = json(&path)?;
+    let config = object(&path)?;
     let plan = config::plan(&config).map_err(|error| error.within(&path))?;
     let (named, files) = weights(directory)?;
     let mut tensors = vec![];
@@ -85,7 +88,7 @@ pub(super) fn import(directory: &Path) -> Result<Imported, FileError> {
     for (number, (path, bytes)) in files.iter().enumerate() {
         let file = SafeTensors::deserialize(bytes).map_err(|error| {
             let problem = format!("not a safetensors file that can be read: {error}");
-            FileError::new(path.display(), problem, "fetch the file again")
+            FileError::new(path.display(), problem, FETCH)
         })?;
         // What the index does not name of a file is left over.
         for name in file.names() {
@@ -123,12 +126,31 @@ pub(super) fn import(directory: &Path) -> Result<Imported, FileError> {
 
 fn json(path: &Path) -> Result<Value, FileError> {
     serde_json::from_slice(&read(path, JSON_BYTES)?)
-        .map_err(|error| FileError::new(path.display(), format!("not JSON: {error}"), "fetch the file again"))
+        .map_err(|error| FileError::new(path.display(), format!("not JSON: {error}"), FETCH))
+}
+
+/// A JSON file that holds an object, as all but those of weights do. Any other value has no members, and would pass for an empty object.
+fn object(path: &Path) -> Result<Value, FileError> {
+    let value = json(path)?;
+    is_object(&value).map_err(|problem| FileError::new(path.display(), problem, FETCH)).map(|()| value)
 }
 
 /// A JSON file that need not be there.
-fn optional_json(path: &Path) -> Result<Value, FileError> {
-    if path.exists() { json(path) } else { Ok(Value::Null) }
+fn optional(path: &Path) -> Result<Value, FileError> {
+    if path.exists() { object(path) } else { Ok(Value::Null) }
+}
+
+/// What else it is.
+fn is_object(value: &Value) -> Result<(), String> {
+    let kind = match value {
+        Value::Object(_) => return Ok(()),
+        Value::Array(_) => "a list",
+        Value::String(_) => "a text",
+        Value::Number(_) => "a number",
+        Value::Bool(_) => "true or false",
+        Value::Null => "null",
+    };
+    Err(format!("it is {kind}, expected an object: names with values, in braces"))
 }
 
 /// Files, with their paths.
@@ -219,23 +241,28 @@ fn shards(directory: &Path) -> Result<Vec<String>, FileError> {
 
 fn about(directory: &Path, config: &Value, vocabulary: usize) -> Result<About, FileError> {
     let path = directory.join("tokenizer.json");
-    let mut tokenizer = json(&path)?;
-    if !tokenizer.is_object() {
-        return Err(FileError::new(path.display(), "it is no object", "fetch the file again"));
-    }
+    let mut tokenizer = object(&path)?;
     // transformers resets both when it loads the file.
     for key in ["truncation", "padding"] {
         tokenizer[key] = Value::Null;
     }
-    let other = optional_json(&directory.join("tokenizer_config.json"))?;
+    let settings = directory.join("tokenizer_config.json");
+    let other = optional(&settings)?;
     // As transformers: this file is of before added_tokens_decoder, and comes first where that is not told.
     let map = match other["added_tokens_decoder"] {
-        Value::Null => optional_json(&directory.join("special_tokens_map.json"))?,
+        Value::Null => optional(&directory.join("special_tokens_map.json"))?,
         _ => Value::Null,
     };
-    let generation = optional_json(&directory.join("generation_config.json"))?;
+    let generation = optional(&directory.join("generation_config.json"))?;
     let special = special(&[&map, &other]);
-    add_tokens(&mut tokenizer, &other, &special);
+    if !matches!(tokenizer["added_tokens"], Value::Null | Value::Array(_)) {
+        return Err(FileError::new(path.display(), "its added_tokens are no list", FETCH));
+    }
+    add_tokens(&mut tokenizer, &other, &special)
+        .map_err(|problem| FileError::new(settings.display(), problem, FETCH))?;
+    fits(&tokenizer, vocabulary).map_err(|problem| {
+        FileError::new(path.display(), problem, "give the tokenizer.json of this model")
+    })?;
 
     let mut ends = vec![];
     for (file, value) in [("generation_config.json", &generation), ("config.json", config)] {
@@ -258,9 +285,20 @@ fn about(directory: &Path, config: &Value, vocabulary: usize) -> Result<About, F
         }
     }
     // transformers has no end then; the tokeniser's is what chats are trained with.
-    if ends.is_empty() {
-        let end = special.get("eos_token").and_then(|text| token_id(&tokenizer, text));
-        ends.extend(end.filter(|&token| (token as usize) < vocabulary));
+    if ends.is_empty()
+        && let Some(text) = special.get("eos_token")
+        && let Some(token) = token_id(&tokenizer, text)
+    {
+        if token as usize >= vocabulary {
+            let problem =
+                format!("eos_token is {text:?}, token {token}, expected a token below {vocabulary}");
+            return Err(FileError::new(
+                settings.display(),
+                problem,
+                "give the end's id as eos_token_id in generation_config.json",
+            ));
+        }
+        ends.push(token);
     }
     let mut seen = BTreeSet::new();
     ends.retain(|&token| seen.insert(token));
@@ -281,9 +319,8 @@ fn about(directory: &Path, config: &Value, vocabulary: usize) -> Result<About, F
 fn chat(directory: &Path, other: &Value) -> Result<String, FileError> {
     let jinja = directory.join("chat_template.jinja");
     if jinja.exists() {
-        return String::from_utf8(read(&jinja, TEMPLATE_BYTES)?).map_err(|error| {
-            FileError::new(jinja.display(), format!("not a text: {error}"), "fetch the file again")
-        });
+        return String::from_utf8(read(&jinja, TEMPLATE_BYTES)?)
+            .map_err(|error| FileError::new(jinja.display(), format!("not a text: {error}"), FETCH));
     }
     let problem = match &other["chat_template"] {
         Value::Null => return Ok(String::new()),
@@ -315,12 +352,24 @@ fn special(files: &[&Value]) -> BTreeMap<String, String> {
 }
 
 /// Cuts out of texts what tokenizer_config.json says are tokens and tokenizer.json does not: as transformers does.
-fn add_tokens(tokenizer: &mut Value, config: &Value, special: &BTreeMap<String, String>) {
-    let told = config["added_tokens_decoder"].as_object().into_iter().flatten();
-    let mut missing: Vec<(u64, Value)> = told
-        .filter_map(|(id, token)| Some((id.parse().ok()?, token.clone())))
-        .filter(|(_, token)| token["content"].is_string())
-        .collect();
+fn add_tokens(
+    tokenizer: &mut Value,
+    config: &Value,
+    special: &BTreeMap<String, String>,
+) -> Result<(), String> {
+    let told = match &config["added_tokens_decoder"] {
+        Value::Null => None,
+        Value::Object(told) => Some(told),
+        _ => return Err("its added_tokens_decoder is no object".into()),
+    };
+    let mut missing: Vec<(u64, Value)> = vec![];
+    for (id, token) in told.into_iter().flatten() {
+        match id.parse() {
+            Ok(id) if token["content"].is_string() => missing.push((id, token.clone())),
+            Ok(_) => return Err(format!("token {id} of its added_tokens_decoder has no content")),
+            Err(_) => return Err(format!("{id:?} of its added_tokens_decoder is no id of a token")),
+        }
+    }
     missing.sort_by_key(|&(id, _)| id);
     let lists = ["additional_special_tokens", "extra_special_tokens"].iter();
     let lists = lists.filter_map(|&list| config[list].as_array()).flatten();
@@ -333,7 +382,7 @@ fn add_tokens(tokenizer: &mut Value, config: &Value, special: &BTreeMap<String, 
     if !tokenizer["added_tokens"].is_array() {
         tokenizer["added_tokens"] = serde_json::json!([]);
     }
-    let Some(added) = tokenizer["added_tokens"].as_array_mut() else { return };
+    let Some(added) = tokenizer["added_tokens"].as_array_mut() else { return Ok(()) };
     for (id, token) in missing {
         if added.iter().any(|held| held["content"] == token["content"]) {
             continue;
@@ -344,6 +393,29 @@ fn add_tokens(tokenizer: &mut Value, config: &Value, special: &BTreeMap<String, 
             "id": id, "content": token["content"], "single_word": is("single_word", false), "lstrip": is("lstrip", false),
             "rstrip": is("rstrip", false), "normalized": is("normalized", !special), "special": special,
         }));
+    }
+    Ok(())
+}
+
+/// Refuses a tokeniser of another model, whose vocabulary has tokens that this one has not. Those that are added to it may: they are often of
+/// parts that the model lacks, as of pictures, and `Text::notes` tells of them.
+fn fits(tokenizer: &Value, vocabulary: usize) -> Result<(), String> {
+    let added = tokenizer["added_tokens"].as_array().into_iter().flatten();
+    let added: BTreeSet<&str> = added.filter_map(|token| token["content"].as_str()).collect();
+    let is_beyond = |&(text, id): &(&str, u64)| id >= vocabulary as u64 && !added.contains(text);
+    let held = &tokenizer["model"]["vocab"];
+    let by_name = held.as_object().into_iter().flatten();
+    let by_name = by_name.filter_map(|(text, id)| Some((text.as_str(), id.as_u64()?)));
+    // Texts with their scores, in the order of the ids.
+    let in_order = (0..).zip(held.as_array().into_iter().flatten());
+    let in_order = in_order.filter_map(|(id, pair)| Some((pair[0].as_str()?, id)));
+    let beyond: Vec<(&str, u64)> = by_name.chain(in_order).filter(is_beyond).collect();
+    match beyond.iter().min_by_key(|(_, id)| id) {
+        None => Ok(()),
+        Some((text, id)) => Err(format!(
+            "tokens of its vocabulary that the model has not: {} of them, the first {text:?} with id {id}, and the model has {vocabulary} by config.json",
+            beyond.len()
+        )),
     }
 }
 

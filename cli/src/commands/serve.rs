@@ -1,7 +1,6 @@
 //! `doorbell serve`.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,6 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::busy::Busy;
 use crate::failure::Failure;
+use crate::inputs;
 use crate::models;
 use crate::output;
 
@@ -122,7 +122,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let model = Published::new(image.to_bytes(), &ends).map_err(Failure::input)?;
     models::fits(&model, kind)?;
     drop(image);
-    let template = args.chat_template.as_deref().map(template).transpose()?;
+    let template = args.chat_template.as_deref();
+    let template = template.map(|path| inputs::text("the chat template", path)).transpose()?;
     let size = size(args, &model)?;
     let key = key(args.api_key.as_deref(), std::env::var_os("DOORBELL_API_KEY"))?;
     let settings = settings(args, &size, &model).and(&own)?;
@@ -191,11 +192,6 @@ fn key(given: Option<&str>, variable: Option<OsString>) -> Result<Option<String>
             "{name} is no key: give at least one letter, digit or sign of ASCII, and no blanks; without a key leave it out"
         ))),
     }
-}
-
-fn template(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path)
-        .map_err(|error| Failure::input(format!("cannot read the chat template {}: {error}", path.display())))
 }
 
 fn size(args: &Args, model: &Published) -> Result<Size, Failure> {

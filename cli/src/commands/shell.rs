@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap_complete::Shell;
+use doorbell_setup::shell::word;
 
 use crate::failure::Failure;
 use crate::output;
@@ -40,9 +41,10 @@ pub fn man(args: Man) -> Result<ExitCode, Failure> {
     };
     fs::create_dir_all(directory).map_err(refused)?;
     clap_mangen::generate_to(crate::command_line(), directory).map_err(refused)?;
-    let directory = directory.display();
     output::print(&format!(
-        "{directory}: a page for each command; read one with `man {directory}/doorbell.1`\n"
+        "{}: a page for each command; read one with `man {}`\n",
+        directory.display(),
+        word(directory.join("doorbell.1"))
     ))?;
     Ok(ExitCode::SUCCESS)
 }

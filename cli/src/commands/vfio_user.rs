@@ -1,11 +1,13 @@
 //! `doorbell vfio-user`.
 
+mod log;
 mod stop;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use doorbell_devices::{Kind, Served};
 use doorbell_host::Platform as _;
@@ -13,6 +15,7 @@ use doorbell_vfio::{Notice, ServeError, Server};
 
 use crate::failure::Failure;
 use crate::output;
+use log::Log;
 use stop::Stopping;
 
 /// Serves a device as functions of PCI Express over the protocol vfio-user, until it is ended: each at a socket of its own, to a virtual
@@ -77,12 +80,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         output::note(format_args!("{name}, function {function}: {}", socket.display()));
     }
     let tallies = server.tallies().to_vec();
-    let served = server.run(&over, |notice| match notice {
-        Notice::Came { function } => output::note(format_args!("function {function}: a client has come")),
-        Notice::Gone { function, refusal } => {
-            let why = refusal.map(|refusal| format!(", sent away for {refusal}")).unwrap_or_default();
-            let tally = &tallies[usize::from(function)];
-            output::note(format_args!("function {function}: its client has gone{why}; so far {tally}"));
+    let mut log = Log::new(tallies.len(), Instant::now());
+    let served = server.run(&over, |notice| {
+        let (Notice::Came { function } | Notice::Gone { function, .. }) = notice;
+        if let Some(line) = log.line(&notice, &tallies[usize::from(function)], Instant::now()) {
+            output::note(line);
         }
     });
     served.map_err(failed)?;

@@ -8,7 +8,7 @@ use bytemuck::{cast, cast_mut};
 use super::bus::Bus;
 use super::engine::{Decode, Outcome, Source, check, fits};
 use super::groups::{Groups, Part};
-use super::language::{Sequence, Trouble, Weights};
+use super::language::{Loading, Sequence, Trouble, Weights};
 use super::mutation::{LanguageFault, Mutator, PolicyFault};
 use doorbell_contract::{
     CompletionFlags, Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, HwEvent, HwPolicy,
@@ -45,6 +45,8 @@ pub(super) enum Running {
     Prefill(Box<Sequence>, usize),
     /// A REWARD, and how many tokens it has read.
     Reward(Scoring, u32),
+    /// A POLICY of engine 1.
+    Policy(Box<Loading>),
 }
 
 impl Running {
@@ -53,7 +55,7 @@ impl Running {
         match self {
             Self::Decode(decode) => Some(decode.slot),
             Self::Prefill(_, slot) => Some(*slot),
-            Self::Reward(..) => None,
+            Self::Reward(..) | Self::Policy(_) => None,
         }
     }
 }
@@ -149,6 +151,7 @@ impl Execution<'_> {
             Some(Running::Decode(decode)) => self.decode(decode, budget, stop_waits),
             Some(Running::Prefill(sequence, slot)) => self.fill(sequence, slot, budget),
             Some(Running::Reward(scoring, read)) => self.score(scoring, read, budget),
+            Some(Running::Policy(loading)) => self.load(loading, budget),
             None => self.next(budget),
         }
     }
@@ -186,7 +189,7 @@ impl Execution<'_> {
             }
             Ok(Opcode::Nop) => Outcome::plain(Status::Done),
             Ok(Opcode::Reward) => return self.reward(budget),
-            Ok(Opcode::Policy) => self.publish(),
+            Ok(Opcode::Policy) => return self.publish(budget),
         })
     }
 
@@ -372,50 +375,94 @@ impl Execution<'_> {
         tell_faults(self.bus, self.registers, self.queue);
     }
 
-    /// Makes a version of the policy resident (R19), and retires the one before (R20).
-    fn publish(&mut self) -> Outcome {
+    /// Publishes a version of the policy (R19); `None` if it needs more than `budget`.
+    fn publish(&mut self, budget: &mut u32) -> Option<Outcome> {
         let desc = self.lane.desc;
-        let Some(session) = &self.registers.queue(self.queue).session else {
-            return Outcome::plain(Status::Done);
-        };
-        let function = session.function;
-        let policies = self.registers.policies(function);
-        let mode = u8::try_from(desc.checkpoint).ok().and_then(|mode| PolicyMode::try_from(mode).ok());
-        let Some(mode) = mode.filter(|_| !policies.is_resident(desc.policy_version)) else {
-            return Outcome::rejected(ErrorCode::BadPolicy);
-        };
-        let (old, new) = (1 - policies.target(), policies.target());
-        if self.tables.users[usize::from(function)][new] > 0 {
-            return Outcome::rejected(ErrorCode::PolicyBusy);
+        if let Err(outcome) = self.may_publish() {
+            return Some(outcome);
         }
+        let session = self.registers.queue(self.queue).session.as_ref()?;
         let start = session.token_base.wrapping_add(desc.delta_offset);
         let mut words = [0u32; 4];
         self.tables.read_beats += 1;
         for (word, k) in words.iter_mut().zip(0..) {
             match self.bus.read_u32(start.wrapping_add(4 * k)) {
                 Ok(value) => *word = value,
-                Err(_) => return self.unreadable(),
+                Err(_) => return Some(self.unreadable()),
             }
         }
         let header: HwPolicy = cast(words);
         if !fits(&header, &desc) {
-            return Outcome::rejected(ErrorCode::BadPolicy);
+            return Some(Outcome::rejected(ErrorCode::BadPolicy));
         }
-        let mut weights = None;
-        if desc.model_id != 0 {
-            // The line behind that of the header.
-            match Weights::load(self.bus, session, start.wrapping_add(64)) {
-                Ok(loaded) => weights = Some(Arc::new(loaded)),
-                Err(trouble) => {
-                    self.fault(trouble.fault());
-                    return Outcome::rejected(trouble.code());
-                }
-            }
+        if desc.model_id == 0 {
+            return Some(self.make_resident(header.salt, None));
         }
+        // The line behind that of the header.
+        match Loading::begin(self.bus, session, start.wrapping_add(64), header.salt) {
+            Ok(loading) => self.load(Box::new(loading), budget),
+            Err(trouble) => Some(self.unloadable(trouble)),
+        }
+    }
+
+    /// Goes on with a POLICY of engine 1, whose image is read as far as `budget` allows; `None` if it has not ended.
+    #[cold]
+    fn load(&mut self, mut loading: Box<Loading>, budget: &mut u32) -> Option<Outcome> {
+        match loading.read(self.bus, (*budget).max(1)) {
+            Ok(beats) => *budget = budget.saturating_sub(beats),
+            Err(trouble) => return Some(self.unloadable(trouble)),
+        }
+        if !loading.is_read() {
+            self.lane.running = Some(Running::Policy(loading));
+            return None;
+        }
+        let salt = loading.salt;
+        Some(match loading.weights() {
+            // Others may have gone on meanwhile.
+            Ok(weights) => match self.may_publish() {
+                Ok(()) => self.make_resident(salt, Some(Arc::new(weights))),
+                Err(outcome) => outcome,
+            },
+            Err(trouble) => self.unloadable(trouble),
+        })
+    }
+
+    /// What keeps a POLICY of engine 1 from going on.
+    #[cold]
+    fn unloadable(&mut self, trouble: Trouble) -> Outcome {
+        self.fault(trouble.fault());
+        Outcome::rejected(trouble.code())
+    }
+
+    /// Whether the version may be published now; else how the POLICY ends.
+    fn may_publish(&self) -> Result<(), Outcome> {
+        let desc = &self.lane.desc;
+        let Some(session) = &self.registers.queue(self.queue).session else {
+            return Err(Outcome::plain(Status::Done));
+        };
+        let policies = self.registers.policies(session.function);
+        if mode(desc).is_none() || policies.is_resident(desc.policy_version) {
+            return Err(Outcome::rejected(ErrorCode::BadPolicy));
+        }
+        if self.tables.users[usize::from(session.function)][policies.target()] > 0 {
+            return Err(Outcome::rejected(ErrorCode::PolicyBusy));
+        }
+        Ok(())
+    }
+
+    /// Makes a version of the policy resident (R19), and retires the one before (R20).
+    fn make_resident(&mut self, salt: u32, weights: Option<Arc<Weights>>) -> Outcome {
+        let desc = self.lane.desc;
+        let (Some(session), Some(mode)) = (&self.registers.queue(self.queue).session, mode(&desc)) else {
+            return Outcome::plain(Status::Done);
+        };
+        let function = session.function;
+        let new = self.registers.policies(function).target();
+        let old = 1 - new;
         if let Some(mutator) = self.mutator {
             mutator.published(desc.policy_version, self.registers.policies(function).slot(new).salt);
         }
-        self.registers.policies_mut(function).publish(desc.policy_version, desc.model_id, header.salt, mode);
+        self.registers.policies_mut(function).publish(desc.policy_version, desc.model_id, salt, mode);
         self.tables.weights[usize::from(function)][new] = weights;
         for (queue, groups) in (0..).zip(&mut self.tables.groups) {
             let session = &self.registers.queue(queue).session;
@@ -637,6 +684,11 @@ fn send_pending(bus: &Bus, registers: &mut Registers, queue: u8) -> bool {
         tell_faults(bus, registers, queue);
     }
     true
+}
+
+/// What becomes of the version before, by a POLICY; none if that is no mode.
+fn mode(desc: &HwDesc) -> Option<PolicyMode> {
+    PolicyMode::try_from(u8::try_from(desc.checkpoint).ok()?).ok()
 }
 
 /// Writes the event of the faults of `queue` that none has told of (R23).

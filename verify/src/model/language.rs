@@ -13,6 +13,7 @@ use doorbell_host::memory::BusFault;
 use doorbell_host::registers::{Region, Session};
 use doorbell_lm::fast::Runner;
 use doorbell_lm::image::{HEADER, Header, header};
+use doorbell_lm::limits::WEIGHT_BYTES;
 use doorbell_lm::ops::Stored;
 use doorbell_lm::sample::{Draw, Sharpness, Truncation, log_probability, sample_among};
 use doorbell_lm::{Cache, Image, Model, Oracle, Shape};
@@ -77,9 +78,20 @@ pub(super) struct Weights {
     model: Model,
 }
 
-impl Weights {
-    /// What the POLICY whose HwImage lies at `address` loads (R25, and "Which error", 12).
-    pub fn load(bus: &Bus, session: &Session, address: u64) -> Result<Self, Trouble> {
+/// The image that a POLICY loads, as far as it has been read. Its size is the host's choice.
+#[derive(Debug)]
+pub(super) struct Loading {
+    image: HwImage,
+    start: u64,
+    length: u64,
+    file: Vec<u8>,
+    /// What the header of the policy says.
+    pub salt: u32,
+}
+
+impl Loading {
+    /// Comes to the image that the HwImage at `address` tells of, which a POLICY loads (R25, and "Which error", 12).
+    pub fn begin(bus: &Bus, session: &Session, address: u64, salt: u32) -> Result<Self, Trouble> {
         let mut words = [0u32; 16];
         for (word, k) in words.iter_mut().zip(0..) {
             *word = reads(bus.read_u32(address.wrapping_add(4 * k)))?;
@@ -105,13 +117,38 @@ impl Weights {
             && shape.context == image.positions as usize
             && block_bytes(&shape) == image.block_bytes();
         require(agrees, BAD_POLICY)?;
-        // A file ends where its header says, which need not be a whole word.
-        let mut file = bytes(bus, start, length.next_multiple_of(8))?;
-        file.truncate(length as usize);
-        let Image { model, .. } = Image::from_bytes(&file).map_err(|_| BAD_POLICY)?;
-        Ok(Self { image, model })
+        // A device need not have room for an image of any size.
+        require(WEIGHT_BYTES.value().is_ok_and(|most| length <= most), BAD_POLICY)?;
+        Ok(Self { image, start, length, file: vec![], salt })
     }
 
+    /// Reads so many beats of 64 bytes, or what is left; how many it were.
+    pub fn read(&mut self, bus: &Bus, beats: u32) -> Result<u32, Trouble> {
+        // A file ends where its header says, which need not be a whole word.
+        let left = self.length.next_multiple_of(8) - self.file.len() as u64;
+        let now = left.min(RECORD * u64::from(beats));
+        self.file.try_reserve(now as usize).map_err(|_| BAD_POLICY)?;
+        let from = self.start.wrapping_add(self.file.len() as u64);
+        for offset in (0..now).step_by(8) {
+            self.file.extend(reads(bus.read_word(from.wrapping_add(offset)))?.to_le_bytes());
+        }
+        Ok(now.div_ceil(RECORD) as u32)
+    }
+
+    /// Whether all of it has been read.
+    pub fn is_read(&self) -> bool {
+        self.file.len() as u64 >= self.length
+    }
+
+    /// What was read.
+    pub fn weights(mut self) -> Result<Weights, Trouble> {
+        self.file.truncate(self.length as usize);
+        let Image { model, .. } = Image::from_bytes(&self.file).map_err(|_| BAD_POLICY)?;
+        Ok(Weights { image: self.image, model })
+    }
+}
+
+impl Weights {
     /// What a token counts for in a slice of time.
     pub fn cost(&self) -> u32 {
         let (all, _) = self.model.shape.weight_macs();

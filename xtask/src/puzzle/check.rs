@@ -145,7 +145,7 @@ fn verdict(root: &Path, language: Language, status: ExitStatus, log: String, wav
     };
     if language == Language::Verilog && wave.exists() {
         let wave = wave.strip_prefix(root).unwrap_or(wave);
-        text = format!("{}\n\nThe waveform: gtkwave {}", text.trim_end(), wave.display());
+        text = format!("{}\n\nThe waveform: gtkwave {}", text.trim_end(), shell::word(wave));
     }
     Verdict::wrong(text)
 }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::panes::{Pane, State};
 use super::{Args, Told};
 use crate::failure::Failure;
+use crate::inputs;
 use crate::output;
 
 /// Devices of another machine, and the story that they told.
@@ -40,8 +41,7 @@ impl Recording {
     /// Reads the file of a recording of the same story.
     pub fn read(path: &Path, args: &Args) -> Result<Self, Failure> {
         let shown = output::plain(&path.display().to_string());
-        let text =
-            std::fs::read_to_string(path).map_err(|error| Failure::input(format!("{shown}: {error}")))?;
+        let text = inputs::text("the recording", path)?;
         let mut recording: Self = serde_json::from_str(&text).map_err(|error| {
             Failure::input(format!("{shown} is not what `doorbell demo --json` wrote: {error}"))
         })?;

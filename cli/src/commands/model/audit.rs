@@ -1,6 +1,6 @@
 //! `doorbell model audit`.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 
 use doorbell_lm::{Shape, image};
@@ -9,6 +9,7 @@ use doorbell_npu::compile;
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::inputs;
 use crate::models;
 use crate::output;
 
@@ -115,9 +116,9 @@ fn machine(name: &str) -> Result<Machine, Failure> {
     let built_in = MACHINES.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned());
     let text = match built_in {
         Some(text) => text,
-        None => std::fs::read_to_string(PathBuf::from(name)).map_err(|error| {
+        None => inputs::text("machine", Path::new(name)).map_err(|failure| {
             let [a, b] = MACHINES.map(|(name, _)| name);
-            Failure::input(format!("cannot read machine {name}: {error}; give {a}, {b}, or a TOML file"))
+            Failure::input(format!("{failure}; a machine is {a}, {b}, or a TOML file"))
         })?,
     };
     let machine: Machine = toml::from_str(&text)

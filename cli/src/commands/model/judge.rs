@@ -1,6 +1,5 @@
 //! `doorbell model judge`.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -11,6 +10,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use crate::failure::{DIFFERENT, Failure};
+use crate::inputs;
 use crate::models;
 use crate::output;
 
@@ -61,12 +61,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let texts: Vec<String> = if args.texts.is_empty() {
         TEXTS.map(str::to_owned).into()
     } else {
-        let read = |path: &PathBuf| {
-            fs::read_to_string(path).map_err(|error| {
-                Failure::input(format!("cannot read {}: {error}; give a text", path.display()))
-            })
-        };
-        args.texts.iter().map(read).collect::<Result<_, _>>()?
+        args.texts.iter().map(|path| inputs::text("the text", path)).collect::<Result<_, _>>()?
     };
     // What the cap costs shows against the model as it was published, which sees all.
     let (exact, image) = models::published(&args.model)?;
