@@ -202,7 +202,8 @@ fn main() {
         ("w1_w10_what_a_gpu_posts_arrives_whole_in_order_and_once", 0),
         ("w11_a_receiver_that_is_killed_and_comes_back_gets_the_rest", 8),
     ];
-    let trial = |(name, kills)| Trial::test(name, move || posts(gpu, kills)).with_ignored_flag(missing.is_some());
+    let trial =
+        |(name, kills)| Trial::test(name, move || posts(gpu, kills)).with_ignored_flag(missing.is_some());
     // One after the other: each has the GPU for itself.
     let arguments = Arguments { test_threads: Some(1), ..arguments };
     libtest_mimic::run(&arguments, trials.map(trial).into()).exit();
