@@ -383,6 +383,10 @@ class Batch : Frame<Team> {
     // The last warp has worked out inverse roots meanwhile.
     const uint32_t own_warps = is_normalised && !is_dealt ? kMultipliers : kWarps;
     const uint32_t warps = is_dealt ? kWarps * at_.ranks : own_warps;
+    const char* const narrow = reinterpret_cast<const char*>(is_normalised ? stream_of(0) : heads_of(0));
+    const uint32_t narrow_bytes = 4 * (is_normalised ? shared_.shape.width : shared_.shape.queries() + 2 * shared_.shape.keys());
+    const char* const wide = reinterpret_cast<const char*>(products_of(0));
+    const uint32_t wide_bytes = 8 * shared_.shape.hidden;
     // Several are on their way at a time, and their chains of instructions go side by side: none has a branch of its own.
 #pragma unroll 1
     for (uint32_t first = is_dealt ? own(warp_) : warp_ < own_warps ? warp_ : all_items; first < all_items; first += kAtATime * warps) {
@@ -401,7 +405,7 @@ class Batch : Frame<Team> {
         for (uint32_t j = 0; j < kAtATime; j++) {
           low[j] = high[j] = longlong2{0, 0};
           if (channels_of[j] >= channels) continue;
-          const longlong2* const two = reinterpret_cast<const longlong2*>(products_of(numbers[j]) + channels_of[j]);
+          const longlong2* const two = reinterpret_cast<const longlong2*>(wide + static_cast<uint64_t>(wide_bytes) * numbers[j] + 8 * channels_of[j]);
           low[j] = two[0];
           high[j] = two[1];
         }
@@ -413,22 +417,24 @@ class Batch : Frame<Team> {
           values[j][3] = high[j].y;
         }
       } else {
+        // As they lie in memory: to unpack factors between two loads would wait for the first.
         int4 x[kAtATime];
-        short4 factors[kAtATime];
+        uint2 factors[kAtATime];
 #pragma unroll
         for (uint32_t j = 0; j < kAtATime; j++) {
+          const bool is = channels_of[j] < channels;
           x[j] = int4{0, 0, 0, 0};
-          factors[j] = short4{1, 1, 1, 1};
-          if (channels_of[j] >= channels) continue;
-          x[j] = *reinterpret_cast<const int4*>((is_normalised ? stream_of(numbers[j]) : heads_of(numbers[j])) + channels_of[j]);
-          if (is_normalised) factors[j] = *reinterpret_cast<const short4*>(by + channels_of[j]);
+          factors[j] = uint2{0x10001u, 0x10001u};
+          if (is) x[j] = *reinterpret_cast<const int4*>(narrow + static_cast<uint64_t>(narrow_bytes) * numbers[j] + 4 * channels_of[j]);
+          if (is && is_normalised) factors[j] = *reinterpret_cast<const uint2*>(by + channels_of[j]);
         }
 #pragma unroll
         for (uint32_t j = 0; j < kAtATime; j++) {
-          values[j][0] = static_cast<int64>(x[j].x) * factors[j].x;
-          values[j][1] = static_cast<int64>(x[j].y) * factors[j].y;
-          values[j][2] = static_cast<int64>(x[j].z) * factors[j].z;
-          values[j][3] = static_cast<int64>(x[j].w) * factors[j].w;
+          const int32_t of[kFour] = {static_cast<short>(factors[j].x & 0xFFFF), static_cast<short>(factors[j].x >> 16),
+                                     static_cast<short>(factors[j].y & 0xFFFF), static_cast<short>(factors[j].y >> 16)};
+          const int32_t from[kFour] = {x[j].x, x[j].y, x[j].z, x[j].w};
+#pragma unroll
+          for (uint32_t k = 0; k < kFour; k++) values[j][k] = stream::multiply_wide(from[k], of[k], 0);
         }
       }
       // Behind the loads, as it waits for one itself.
