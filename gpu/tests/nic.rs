@@ -27,7 +27,7 @@ const KEY: u32 = 0xD00B;
 const STREAM: u64 = 0x6B75;
 /// Where this program, run as a collector, listens and stores.
 const COLLECTS: [&str; 2] = ["DOORBELL_NIC_ADDRESS", "DOORBELL_NIC_DIRECTORY"];
-/// Entries a second below which posting was not slow but stood still: a tenth of what one H200 makes.
+/// Entries a second that 64 warps or more post at least: a thirtieth of what they do on an H200. Each looking across the bus for itself, they made 10,000.
 const LEAST_PER_SECOND: f64 = 20_000.0;
 
 fn number(variable: &str, default: u64) -> u64 {
@@ -182,7 +182,7 @@ fn posts(gpu: usize, kills: u64) -> Result<(), Failed> {
         counts.again,
         counts.silences
     );
-    if rate < LEAST_PER_SECOND && total >= 100_000 {
+    if rate < LEAST_PER_SECOND && finishers >= 64 && total >= 100_000 {
         return Err(format!("{rate:.0} entries a second, and {LEAST_PER_SECOND} are the least").into());
     }
     Ok(())
