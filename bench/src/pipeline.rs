@@ -225,9 +225,11 @@ struct Row {
     cost: f64,
 }
 
-/// Each round runs everything once, so that a machine that slows down slows all.
-fn rows(lengths: &[u32], setups: &[Setup], quick: bool) -> Result<Vec<Row>, BenchError> {
-    let (segments, rounds) = if quick { (1 << 18, 3) } else { (1 << 21, 7) };
+/// Segments of a run and rounds, where they are to be few.
+const QUICK: (u32, usize) = (1 << 18, 3);
+
+/// So many segments a run, and so many rounds. Each round runs everything once, so that a machine that slows down slows all.
+fn rows(lengths: &[u32], setups: &[Setup], (segments, rounds): (u32, usize)) -> Result<Vec<Row>, BenchError> {
     let mut rows = vec![];
     for &segment_tokens in lengths {
         let workload = Workload::new(segment_tokens, segments);
@@ -268,7 +270,8 @@ pub fn throughput(quick: bool) -> Result<Section, BenchError> {
         0,
     );
     let mut json = vec![];
-    for row in rows(&[1, 8, 32], &[Setup::Alone], quick)? {
+    let size = if quick { QUICK } else { (1 << 21, 7) };
+    for row in rows(&[1, 8, 32], &[Setup::Alone], size)? {
         let Row { segment_tokens, bare, rate, .. } = row;
         table.add_row([
             segment_tokens.to_string(),
@@ -311,7 +314,9 @@ pub fn tax(quick: bool) -> Result<Section, BenchError> {
     let mut table =
         table(["tokens/segment", "with", "bare device", "runtime", "cost per segment", "bar", "bar is"], 0);
     let mut json = vec![];
-    for row in rows(&[1, 32], &[Setup::Alone, Setup::Events, Setup::Judge, Setup::Resident], quick)? {
+    // With a judge's thread a segment takes a microsecond or more: two million of each took a minute and a half.
+    let size = if quick { QUICK } else { (1 << 19, 7) };
+    for row in rows(&[1, 32], &[Setup::Alone, Setup::Events, Setup::Judge, Setup::Resident], size)? {
         let Row { segment_tokens, setup, bare, rate, cost } = row;
         let nanos = |rate: Rates| format!("{:.1} ns", 1e9 / rate.cpu);
         table.add_row([

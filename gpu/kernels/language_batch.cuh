@@ -73,6 +73,7 @@ struct BatchLayout {
   uint32_t most_parts;  // of a head that are taken: see `parts_for`
   uint32_t rank, ranks, count;
   uint32_t blocks;      // of positions, that the longest sequence has
+  TeamState* state;
   char* scratch;
   uint64_t wide, dealt;  // where in scratch heads and products are, and mantissas
 
@@ -173,28 +174,26 @@ class Batch : Frame<Team> {
   // (`ChunkLayout`). What each rank has found of a column's tokens is among the team's candidates when it returns; a meeting has to follow. What `Block::step` says of
   // tokens and positions holds here, too.
   static __device__ __noinline__ void run(Ranks& ranks, char* scratch, uint32_t count) {
-    Batch team(ranks);
-    team.lay_out(scratch, count);
-    team.embed();
-    const uint32_t layers = team.shared_.shape.layers;
-    team.meet(kEmbeds, [&] { team.bring_first(kOfQueries, 0); });
+    {
+      Batch team(ranks);
+      team.lay_out(scratch, count);
+      team.embed();
+      team.meet(kEmbeds, [&] { team.bring_first(kOfQueries, 0); });
+    }
+    // Each phase begins with the thread's number alone. What one phase has worked out of it would wait in local memory for the next, behind a meeting.
 #pragma unroll 1
-    for (uint32_t layer = 0; layer < layers; layer++) {
+    for (uint32_t layer = 0; layer < Batch(ranks).shared_.shape.layers; layer++) {
 #pragma unroll 1
       for (uint32_t which = kOfQueries; which < kLogits; which++) {
         const Product product = static_cast<Product>(which);
-        team.multiply(product, layer);
-        // The weights of the next product are on their way while ranks wait. Attentions take their place first.
-        team.meet(kSinks, [&] {
-          if (product == kOfAttention || product == kOfGate) team.bring_first(static_cast<Product>(which + 1), layer);
-          if (product == kOfProduct && layer + 1 < layers) team.bring_first(kOfQueries, layer + 1);
-        });
+        Batch(ranks).take(product, layer);
         if (product != kOfQueries) continue;
         attend(ranks, layer);
+        const Batch team(ranks);
         team.meet(kMeans, [&] { team.bring_first(kOfAttention, layer); });
       }
     }
-    team.choose();
+    Batch(ranks).choose();
     ranks.lap(kTakesLogits);
   }
 
@@ -225,6 +224,7 @@ class Batch : Frame<Team> {
       own.ranks = ranks_.count;
       own.count = count;
       own.scratch = scratch;
+      own.state = &ranks_.state;
       uint32_t position = 0;
       for (uint32_t k = 0; k < count; k++) position = max(position, ranks_.state.columns[k].position);
       own.blocks = position / kBlock + 1;
@@ -261,6 +261,8 @@ class Batch : Frame<Team> {
   __device__ __forceinline__ int64* products_of(uint32_t column) const {
     return reinterpret_cast<int64*>(at_.scratch + at_.wide) + static_cast<uint64_t>(shared_.shape.hidden) * column;
   }
+  // As shared memory has it: behind `ranks_` it would be in local memory.
+  __device__ __forceinline__ TeamState& state() const { return *at_.state; }
   // Mantissas and shifts that ranks make for each other: behind what `ChunkLayout` has.
   __device__ __forceinline__ char* dealt() const { return at_.scratch + at_.dealt; }
   __device__ __forceinline__ const Column& column(uint32_t number) const { return at<Column>(at_.columns)[number]; }
@@ -272,17 +274,26 @@ class Batch : Frame<Team> {
   template <typename Between>
   __device__ __forceinline__ void meet(Lap done, Between between) const {
     ranks_.lap(done);
-    Ranks::meet(ranks_.state, at_.ranks, between);
+    Ranks::meet(state(), at_.ranks, between);
     ranks_.lap(kMeets);
+  }
+
+  // A product of a layer, and the meeting behind it. The weights of the next product are on their way while ranks wait. Attentions take their place first.
+  __device__ __forceinline__ void take(Product product, uint32_t layer) {
+    multiply(product, layer);
+    meet(kSinks, [&] {
+      if (product == kOfAttention || product == kOfGate) bring_first(static_cast<Product>(product + 1), layer);
+      if (product == kOfProduct && layer + 1 < shared_.shape.layers) bring_first(kOfQueries, layer + 1);
+    });
   }
 
   // Begins a total anew, between two meetings at which nobody needs it; kTotals is none.
   __device__ __forceinline__ void clear(Totals which) const {
     if (at_.rank != 0 || thread_ >= at_.count || which == kTotals) return;
-    ranks_.state.totals[which][thread_] = Total{0, 0};
+    state().totals[which][thread_] = Total{0, 0};
   }
   __device__ __forceinline__ void add(Totals which, uint32_t column, uint64_t squares, uint64_t magnitudes) const {
-    Total& total = ranks_.state.totals[which][column];
+    Total& total = state().totals[which][column];
     if (squares != 0) order::count_gpu(&total.squares, squares);
     if (magnitudes != 0) order::set_bits_gpu(&total.magnitudes, magnitudes);
   }
@@ -320,7 +331,7 @@ class Batch : Frame<Team> {
   __device__ __forceinline__ void embed() {
     const Shape& shape = shared_.shape;
     constexpr uint32_t kWords = sizeof(Column) / sizeof(uint4);
-    const uint4* const from = reinterpret_cast<const uint4*>(ranks_.state.columns);
+    const uint4* const from = reinterpret_cast<const uint4*>(state().columns);
     for (uint32_t k = thread_; k < kWords * at_.count; k += kThreads) at<uint4>(at_.columns)[k] = from[k];
     copy(shared_.entries[0], entry_at(shared_.image, kFirstLayerEntry), kParts * sizeof(Entry));
     plan();
@@ -341,81 +352,124 @@ class Batch : Frame<Team> {
     }
   }
 
+  // The compiler is not to know that the value is the one of before: what is worked out of it is not worked out ahead.
+  static __device__ __forceinline__ void hide([[maybe_unused]] uint64_t& value) {
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+l"(value));
+#endif
+  }
+
   // Mantissas and shifts of all columns, as `Frame::activate` makes them of one: of residual streams with a gain of the image (RMSNorm), of means, or of products.
-  // Of few columns each rank makes them for itself; of many it makes some, and takes the others' behind a meeting. There is a barrier of the block behind all.
+  // Of up to 16 columns each rank makes them for itself; of more it makes some, and takes the others' behind a meeting. There is a barrier of the block behind all.
   __device__ __forceinline__ void activate(Product product, const Entry& entry) const {
-    constexpr uint32_t kFour = 4, kPiece = kFour * kWarp, kAtATime = kTilesOf == 1 ? 2 : 4;
+    // As many at a time as a warp has of the usual vectors.
+    constexpr uint32_t kFour = 4, kPiece = kFour * kWarp, kAtATime = kTilesOf != kTiles ? 3 : 2;
     const bool is_normalised = product == kOfQueries || product == kOfGate || product == kLogits, is_wide = product == kOfProduct;
     const ProductPlan& plan = plan_of(product);
     const uint32_t channels = plan.channels;
     const short* const by = gain(entry);
-    const Total* const totals = ranks_.state.totals[total_of(product)];
+    const Total* const totals = state().totals[total_of(product)];
     uint64_t magnitudes = 0;
     if (lane_ < at_.count) magnitudes = totals[lane_].magnitudes;
-    const int32_t over = bits(magnitudes) - 15, own_shift = over > 0 ? over : 0;
     const uint32_t pieces = plan.pieces, padded = plan.padded;
     // Quotients of numbers that are small.
     const uint32_t inverse = plan.inverse_of_pieces;
-    const auto column_of = [&](uint32_t item) { return item * inverse >> 20; };
     const uint32_t all_items = pieces * at_.count;
-    const bool is_dealt = kTilesOf != 1 && at_.ranks != 1;
+    const bool is_dealt = kTilesOf == kTiles && at_.ranks != 1;
     char* const mantissas_to = is_dealt ? dealt() : at<char>(at_.mantissas);
     const uint32_t stride = plan.room.stride, stride_to = is_dealt ? at_.stride : stride;
     unsigned char* const shifts_to =
         is_dealt ? reinterpret_cast<unsigned char*>(dealt()) + at_.stride * kTilesOf * kTileColumns : at<unsigned char>(at_.shifts);
-    const uint32_t warps = is_dealt ? kWarps * at_.ranks : kWarps;
-    // Several are on their way at a time.
+    // The last warp has worked out inverse roots meanwhile.
+    const uint32_t own_warps = is_normalised && !is_dealt ? kMultipliers : kWarps;
+    const uint32_t warps = is_dealt ? kWarps * at_.ranks : own_warps;
+    const char* const narrow = reinterpret_cast<const char*>(is_normalised ? stream_of(0) : heads_of(0));
+    const uint32_t narrow_bytes = 4 * (is_normalised ? shared_.shape.width : shared_.shape.queries() + 2 * shared_.shape.keys());
+    const char* const wide = reinterpret_cast<const char*>(products_of(0));
+    const uint32_t wide_bytes = 8 * shared_.shape.hidden;
+    // Several are on their way at a time, and their chains of instructions go side by side: none has a branch of its own.
 #pragma unroll 1
-    for (uint32_t first = is_dealt ? own(warp_) : warp_; first < all_items; first += kAtATime * warps) {
+    for (uint32_t first = is_dealt ? own(warp_) : warp_ < own_warps ? warp_ : all_items; first < all_items; first += kAtATime * warps) {
       int64 values[kAtATime][kFour];
+      uint32_t numbers[kAtATime], channels_of[kAtATime];
 #pragma unroll
       for (uint32_t j = 0; j < kAtATime; j++) {
-        const uint32_t item = first + warps * j, number = column_of(item), channel = (item - number * pieces) * kPiece + kFour * lane_;
+        const uint32_t item = min(first + warps * j, all_items - 1);
+        numbers[j] = item * inverse >> 20;
+        // Behind the last line nothing is stored.
+        channels_of[j] = first + warps * j < all_items ? (item - numbers[j] * pieces) * kPiece + kFour * lane_ : padded;
+      }
+      if (is_wide) {
+        longlong2 low[kAtATime], high[kAtATime];
 #pragma unroll
-        for (uint32_t k = 0; k < kFour; k++) values[j][k] = 0;
-        if (item >= all_items || channel >= channels) continue;
-        if (is_wide) {
-          const longlong2* const two = reinterpret_cast<const longlong2*>(products_of(number) + channel);
-          const longlong2 low = two[0], high = two[1];
-          values[j][0] = low.x;
-          values[j][1] = low.y;
-          values[j][2] = high.x;
-          values[j][3] = high.y;
-        } else {
-          const int4 x = *reinterpret_cast<const int4*>((is_normalised ? stream_of(number) : heads_of(number)) + channel);
-          short4 factors{1, 1, 1, 1};
-          if (is_normalised) factors = *reinterpret_cast<const short4*>(by + channel);
-          values[j][0] = static_cast<int64>(x.x) * factors.x;
-          values[j][1] = static_cast<int64>(x.y) * factors.y;
-          values[j][2] = static_cast<int64>(x.z) * factors.z;
-          values[j][3] = static_cast<int64>(x.w) * factors.w;
+        for (uint32_t j = 0; j < kAtATime; j++) {
+          low[j] = high[j] = longlong2{0, 0};
+          if (channels_of[j] >= channels) continue;
+          const longlong2* const two = reinterpret_cast<const longlong2*>(wide + static_cast<uint64_t>(wide_bytes) * numbers[j] + 8 * channels_of[j]);
+          low[j] = two[0];
+          high[j] = two[1];
         }
+#pragma unroll
+        for (uint32_t j = 0; j < kAtATime; j++) {
+          values[j][0] = low[j].x;
+          values[j][1] = low[j].y;
+          values[j][2] = high[j].x;
+          values[j][3] = high[j].y;
+        }
+      } else {
+        // As they lie in memory: to unpack factors between two loads would wait for the first.
+        int4 x[kAtATime];
+        uint2 factors[kAtATime];
+#pragma unroll
+        for (uint32_t j = 0; j < kAtATime; j++) {
+          const bool is = channels_of[j] < channels;
+          x[j] = int4{0, 0, 0, 0};
+          factors[j] = uint2{0x10001u, 0x10001u};
+          if (is) x[j] = *reinterpret_cast<const int4*>(narrow + static_cast<uint64_t>(narrow_bytes) * numbers[j] + 4 * channels_of[j]);
+          if (is && is_normalised) factors[j] = *reinterpret_cast<const uint2*>(by + channels_of[j]);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < kAtATime; j++) {
+          const int32_t of[kFour] = {static_cast<short>(factors[j].x & 0xFFFF), static_cast<short>(factors[j].x >> 16),
+                                     static_cast<short>(factors[j].y & 0xFFFF), static_cast<short>(factors[j].y >> 16)};
+          const int32_t from[kFour] = {x[j].x, x[j].y, x[j].z, x[j].w};
+#pragma unroll
+          for (uint32_t k = 0; k < kFour; k++) values[j][k] = stream::multiply_wide(from[k], of[k], 0);
+        }
+      }
+      // Behind the loads, as it waits for one itself.
+      hide(magnitudes);
+      const int32_t over = bits(magnitudes) - 15, own_shift = over > 0 ? over : 0;
+      int32_t halves[kAtATime][kFour];
+      uint32_t all[kAtATime];
+#pragma unroll
+      for (uint32_t j = 0; j < kAtATime; j++) {
+        const int32_t shift = __shfl_sync(kEveryLane, own_shift, numbers[j]);
+        const int64 added = 1ll << shift >> 1;
+        all[j] = 0;
+#pragma unroll
+        for (uint32_t k = 0; k < kFour; k++) {
+          halves[j][k] = min(max(static_cast<int32_t>((values[j][k] + added) >> shift), -32767), 32767);
+          all[j] |= magnitude(halves[j][k]);
+        }
+      }
+      // 32 channels, which share a shift, are eight lanes.
+#pragma unroll
+      for (uint32_t step = 1; step < kBlock / kFour; step *= 2) {
+#pragma unroll
+        for (uint32_t j = 0; j < kAtATime; j++) all[j] |= __shfl_xor_sync(kEveryLane, all[j], step);
       }
 #pragma unroll
       for (uint32_t j = 0; j < kAtATime; j++) {
-        const uint32_t item = first + warps * j;
-        if (item >= all_items) break;
-        const uint32_t number = column_of(item), channel = (item - number * pieces) * kPiece + kFour * lane_;
-        const int32_t shift = __shfl_sync(kEveryLane, own_shift, number);
-        const int64 added = shift == 0 ? 0 : 1ll << (shift - 1);
-        int32_t halves[kFour];
-        uint32_t all = 0;
-#pragma unroll
-        for (uint32_t k = 0; k < kFour; k++) {
-          halves[k] = min(max(static_cast<int32_t>((values[j][k] + added) >> shift), -32767), 32767);
-          all |= magnitude(halves[k]);
-        }
-        // 32 channels, which share a shift, are eight lanes.
-#pragma unroll
-        for (uint32_t step = 1; step < kBlock / kFour; step *= 2) all |= __shfl_xor_sync(kEveryLane, all, step);
-        const int32_t above = bits(all) - 7, down = above > 0 ? above : 0, unit = 1 << down >> 1;
+        const int32_t above = bits(all[j]) - 7, down = above > 0 ? above : 0, unit = 1 << down >> 1;
         uint32_t mantissas = 0;
 #pragma unroll
         for (uint32_t k = 0; k < kFour; k++) {
-          const int32_t rounded = (halves[k] + unit) >> down;
+          const int32_t rounded = (halves[j][k] + unit) >> down;
           mantissas |= (static_cast<uint32_t>(min(max(rounded, -kMantissa), kMantissa)) & 0xFF) << 8 * k;
         }
         // Behind the last channel weights are 0, up to the end of the line; mantissas and shift there must be some.
+        const uint32_t number = numbers[j], channel = channels_of[j];
         if (channel < padded) {
           *reinterpret_cast<uint32_t*>(mantissas_to + stride_to * number + channel) = mantissas;
           if (lane_ % (kBlock / kFour) == 0) {
@@ -448,7 +502,7 @@ class Batch : Frame<Team> {
   __device__ __forceinline__ void scale(Product product, const Entry& entry) const {
     const Shape& shape = shared_.shape;
     if (warp_ != kWarps - 1 || lane_ >= at_.count) return;
-    const Total total = ranks_.state.totals[total_of(product)][lane_];
+    const Total total = state().totals[total_of(product)][lane_];
     const int32_t over = bits(total.magnitudes) - 15, own_shift = over > 0 ? over : 0;
     Activation activation{1u << 15, -15 - kFraction + own_shift};
     if (product == kOfQueries || product == kOfGate || product == kLogits) {
@@ -628,12 +682,14 @@ class Batch : Frame<Team> {
     // What the residual stream is multiplied with next, so that it is known what comes of it.
     const bool is_last = layer + 1 == shape.layers, adds = product == kOfAttention || product == kOfProduct;
     const Entry& next = product == kOfAttention ? of_layer[kHiddenGain] : is_last ? shared_.last_gain : entries(layer + 1)[kAttentionGain];
-    const short* const by = gain(adds ? next : of_layer[kAttentionGain]);
+    const short* const of_next = gain(adds ? next : of_layer[kAttentionGain]);
     uint32_t* const all_scales = at<uint32_t>(at_.scales);
     const Room& room = plan.room;
     const uint32_t of = tiles_together(product), row = thread_ % kTileRows;
     const Place place = at<Place>(at_.places)[thread_ / kTileRows];
     const uint32_t first_tile = place.first_tile, at_a_time = place.at_a_time;
+    // Tiles of which a thread works out its row side by side: of many columns it has one row of each tile.
+    constexpr uint32_t kSide = kTilesOf == kTiles ? 2 : 1;
     WarpPlan round = own_plan_of(product);
     uint32_t first = 0;
 #pragma unroll 1
@@ -641,12 +697,16 @@ class Batch : Frame<Team> {
       const uint32_t slices = round.slices;
       uint32_t column = place.column, together = first_tile < at_a_time ? round.here / of : 0;
       // What is added to comes meanwhile.
-      int32_t old = 0, factor = 0;
+      int32_t old[kSide] = {}, factor[kSide] = {};
       const auto fetch = [&](uint32_t k) {
-        if (!adds || k >= together) return;
-        const uint32_t in_all = kTileRows * own(first / of + k) + row;
-        old = stream_of(column)[in_all];
-        factor = by[in_all];
+        if (!adds) return;
+#pragma unroll
+        for (uint32_t t = 0; t < kSide; t++, k += at_a_time) {
+          if (k >= together) return;
+          const uint32_t in_all = kTileRows * own(first / of + k) + row;
+          old[t] = stream_of(column)[in_all];
+          factor[t] = of_next[in_all];
+        }
       };
       fetch(first_tile);
       if (round.has != 0) {
@@ -669,36 +729,76 @@ class Batch : Frame<Team> {
         uint64_t squares = 0, magnitudes = 0;
         const Activation activation = activations()[column];
         const auto by_entry = [&](uint32_t entry) { return Requantised::of(of_layer[entry].exponent, activation); };
-        Requantised by = by_entry(product == kOfQueries ? kQuery : product == kOfAttention ? kOutput : product == kOfGate ? kGate : kDown);
+        // What the loop needs of shared memory is read ahead of it: behind a store the compiler would read it again.
+        const uint32_t rank = at_.rank, ranks = at_.ranks, base = first / of, of_slices = room.bytes * slices, of_slice = room.bytes;
+        const char* const sums_at = at<char>(room.first + 4 * (kPitch * row + column));
+        const uint32_t* const scales = all_scales + row;
+        char* const to = product == kOfQueries ? reinterpret_cast<char*>(heads_of(column))
+                         : product == kOfGate  ? reinterpret_cast<char*>(products_of(column))
+                                               : reinterpret_cast<char*>(stream_of(column));
+        const uint32_t queries = shape.queries(), keys = shape.keys();
+        const Requantised by_all = by_entry(product == kOfQueries ? kQuery : product == kOfAttention ? kOutput : product == kOfGate ? kGate : kDown);
         const Requantised by_up = by_entry(kUp);
 #pragma unroll 1
-        for (uint32_t k = first_tile; k < together; k += at_a_time) {
-          const int32_t x_before = old, by_next = factor;
-          fetch(k + at_a_time);
-          const uint32_t tile = own(first / of + k);
-          if (product == kOfQueries && kTileRows * tile >= shape.queries()) by = by_entry(kTileRows * tile < shape.queries() + shape.keys() ? kKey : kValue);
-          const auto value_of = [&](uint32_t part) {
-            const char* const from = at<char>(room.first + room.bytes * slices * (of * k + part) + 4 * (kPitch * row + column));
-            int32_t sum = 0;
+        for (uint32_t k = first_tile; k < together; k += kSide * at_a_time) {
+          int32_t x_before[kSide], by_next[kSide];
+          uint32_t places[kSide], in_all[kSide];
+          Requantised by[kSide];
+#pragma unroll
+          for (uint32_t t = 0; t < kSide; t++) {
+            x_before[t] = old[t];
+            by_next[t] = factor[t];
+            // Where there is no further tile, the first one is worked out twice, and stored once.
+            places[t] = k + t * at_a_time < together ? k + t * at_a_time : k;
+            const uint32_t tile = rank + ranks * (base + places[t]);
+            in_all[t] = kTileRows * tile + row;
+            by[t] = by_all;
+            if (product == kOfQueries && kTileRows * tile >= queries) by[t] = by_entry(kTileRows * tile < queries + keys ? kKey : kValue);
+          }
+          fetch(k + kSide * at_a_time);
+          const auto values_of = [&](uint32_t part, int32_t (&values)[kSide]) {
+            int32_t sums[kSide] = {};
 #pragma unroll 4
-            for (uint32_t j = 0; j < slices; j++) sum += *reinterpret_cast<const int32_t*>(from + room.bytes * j);
-            return (part == 0 ? by : by_up).value(sum, all_scales[kBlock * (of * k + part) + row]);
+            for (uint32_t j = 0; j < slices; j++) {
+#pragma unroll
+              for (uint32_t t = 0; t < kSide; t++) sums[t] += *reinterpret_cast<const int32_t*>(sums_at + of_slices * (of * places[t] + part) + of_slice * j);
+            }
+            bool is_usual = true;
+#pragma unroll
+            for (uint32_t t = 0; t < kSide; t++) is_usual = is_usual && (part == 0 ? by[t] : by_up).is_usual;
+            // Side by side, so without branches between them.
+#pragma unroll
+            for (uint32_t t = 0; t < kSide; t++) values[t] = (part == 0 ? by[t] : by_up).usual(sums[t], scales[kBlock * (of * places[t] + part)]);
+            if (UNLIKELY(!is_usual)) {
+              for (uint32_t t = 0; t < kSide; t++) values[t] = (part == 0 ? by[t] : by_up).value(sums[t], scales[kBlock * (of * places[t] + part)]);
+            }
           };
-          const uint32_t in_all = kTileRows * tile + row;
-          const int32_t value = value_of(0);
+          int32_t values[kSide];
+          values_of(0, values);
           if (product == kOfQueries) {
-            heads_of(column)[in_all] = value;
+#pragma unroll
+            for (uint32_t t = 0; t < kSide; t++) reinterpret_cast<int32_t*>(to)[in_all[t]] = values[t];
           } else if (product == kOfGate) {
-            const int64 through = round_shift(static_cast<int64>(this->swish(value)) * value_of(1), kFraction);
-            products_of(column)[in_all] = through;
-            magnitudes |= magnitude(through);
+            int32_t gated[kSide];
+            values_of(1, gated);
+            int64 through[kSide];
+#pragma unroll
+            for (uint32_t t = 0; t < kSide; t++) through[t] = round_shift(static_cast<int64>(this->swish(values[t])) * gated[t], kFraction);
+#pragma unroll
+            for (uint32_t t = 0; t < kSide; t++) {
+              reinterpret_cast<int64*>(to)[in_all[t]] = through[t];
+              magnitudes |= magnitude(through[t]);
+            }
           } else {
-            int32_t* const x = stream_of(column) + in_all;
-            const int32_t sum = within(static_cast<int64>(x_before) + value);
-            *x = sum;
-            const uint64_t size = magnitude(sum);
-            squares += size * size;
-            magnitudes |= magnitude(static_cast<int64>(sum) * by_next);
+#pragma unroll
+            for (uint32_t t = 0; t < kSide; t++) {
+              if (t != 0 && places[t] == k) break;
+              const int32_t sum = add_within(x_before[t], values[t]);
+              reinterpret_cast<int32_t*>(to)[in_all[t]] = sum;
+              const uint64_t size = magnitude(sum);
+              squares += size * size;
+              magnitudes |= magnitude(static_cast<int64>(sum) * by_next[t]);
+            }
           }
         }
         // Warps that have none have seen nothing.
@@ -726,8 +826,11 @@ class Batch : Frame<Team> {
   __device__ __forceinline__ void bring_near(uint32_t layer) const {
     const Shape& shape = shared_.shape;
     const uint32_t half_bytes = shape.kv_half(), all = own_of(at_.count * shape.kv_heads) * at_.blocks;
+    // A warp brings one after the other. A few are the last warp's, which has nothing else to do now; more are spread over all.
+    constexpr uint32_t kFew = 2 * kWarp;
+    const bool is_few = all <= kFew;
 #pragma unroll 1
-    for (uint32_t k = thread_; k < all; k += kThreads) {
+    for (uint32_t k = !is_few ? kWarps * lane_ + warp_ : warp_ == kWarps - 1 ? lane_ : all; k < all; k += is_few ? kWarp : kThreads) {
       const uint32_t item = own(k / at_.blocks), block = k % at_.blocks;
       const Column& of = column(item / shape.kv_heads);
       if (kBlock * block > of.position) continue;
@@ -883,7 +986,7 @@ class Batch : Frame<Team> {
     if (thread_ < at_.count) {
       Sampler all(tables(), 0, Draw{});
       for (uint32_t warp = 0; warp < kWarps; warp++) all.join(candidates_of(warp)[thread_]);
-      ranks_.state.candidates[at_.rank][thread_] = all.own();
+      state().candidates[at_.rank][thread_] = all.own();
     }
   }
 };

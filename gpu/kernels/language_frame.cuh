@@ -34,6 +34,10 @@ struct Root {
 
 // Within the bounds of the residual stream.
 __device__ __forceinline__ int32_t within(int64 value) { return static_cast<int32_t>(clamp(value, -kResidual, kResidual)); }
+// The same of the sum of any number and one that is within them: in 32 bits.
+__device__ __forceinline__ int32_t add_within(int32_t x, int32_t value) {
+  return min(max(x + min(max(value, -2 * kResidual), 2 * kResidual), -kResidual), kResidual);
+}
 
 template <typename Team>
 class Frame {
@@ -235,10 +239,11 @@ class Frame {
 
   // value * sigmoid(value), of numbers with 10 fraction bits.
   __device__ __forceinline__ int32_t swish(int32_t value) const {
-    const int64 moved = clamp(static_cast<int64>(value) + (16 << kFraction), 0, (32 << kFraction) - 1);
-    const uint32_t place = static_cast<uint32_t>(moved) >> 9;
-    const int32_t part = static_cast<int32_t>(moved) & 511, low = tables().sigmoid[place], high = tables().sigmoid[place + 1];
-    return clamp(round_shift(static_cast<int64>(value) * (low + (((high - low) * part + 256) >> 9)), 15));
+    constexpr int32_t kEnd = 16 << kFraction;
+    const uint32_t moved = static_cast<uint32_t>(min(max(value, -kEnd), kEnd - 1) + kEnd), place = moved >> 9;
+    const int32_t part = static_cast<int32_t>(moved & 511), low = tables().sigmoid[place], high = tables().sigmoid[place + 1];
+    // The factor is 1 at most, so what comes of it has 32 bits.
+    return static_cast<int32_t>((static_cast<int64>(value) * (low + (((high - low) * part + 256) >> 9)) + (1 << 14)) >> 15);
   }
 
   // What matrices are multiplied with.

@@ -8,6 +8,8 @@ namespace language {
 
 // No lane.
 constexpr uint32_t kNoLane = 0xFFFFFFFFu;
+// Steps for which a team with a tile of columns leaves what waits to others. With one such step a ninth of 64 rollouts often came to a team while another had seven.
+constexpr uint32_t kWaits = 4;
 
 // What the leader does next with what it has taken.
 enum Action : uint32_t { kGoesOn, kAdmits, kLetsRunAlone, kGoesHome, kHelpsOthers };
@@ -73,7 +75,8 @@ class Rank {
       hub.prefill = kNoLane;
       hub.tiles = kTiles;
       hub.image = nullptr;
-      hub.has_waited = hub.has_ticket = false;
+      hub.waited = 0;
+      hub.has_ticket = false;
     }
     __syncthreads();
     for (;;) {
@@ -108,11 +111,14 @@ class Rank {
     if (hub.held == 0) {
       const uint32_t free = lanes() & ~hub.active;
       if (hub.active != 0 && free == 0) return;
-      // A step of more than a tile of columns takes longer: what waits may be for a team that has fewer. What still waits behind a step is not.
-      const bool is_full = __popc(hub.active) == kTileColumns;
-      const bool has_waited = hub.has_waited;
-      hub.has_waited = is_full;
-      if (is_full && !has_waited) return;
+      // A step of more than a tile of columns takes longer: what waits may be for a team that has fewer, which looks between its own steps. What still waits behind
+      // some of this team's is not.
+      if (__popc(hub.active) != kTileColumns) {
+        hub.waited = 0;
+      } else if (hub.waited != kWaits) {
+        hub.waited++;
+        return;
+      }
       Worker<Team> own = of_lane(hub.active == 0 ? 0 : __ffs(free) - 1);
       if (hub.active == 0) {
         // With nothing else to do it waits.

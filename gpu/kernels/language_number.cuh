@@ -27,7 +27,8 @@ __device__ __forceinline__ int64 clamp(int64 value, int64 low, int64 high) {
 }
 
 __device__ __forceinline__ int32_t clamp(int64 value) {
-  return static_cast<int32_t>(clamp(value, kLowest32, ~kLowest32));
+  const int32_t low = static_cast<int32_t>(value), high = static_cast<int32_t>(value >> 32);
+  return high == low >> 31 ? low : high >> 31 ^ ~kLowest32;
 }
 
 __device__ __forceinline__ uint32_t magnitude(int32_t value) {

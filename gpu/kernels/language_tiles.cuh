@@ -134,9 +134,13 @@ struct Requantised {
   }
   __device__ __forceinline__ int32_t value(int32_t sum, uint32_t row_scale) const {
     if (UNLIKELY(!is_usual)) return requantise_apart(sum, row_scale, scale, shift);
+    return usual(sum, row_scale);
+  }
+  // The same where the shift is as usual; else any number.
+  __device__ __forceinline__ int32_t usual(int32_t sum, uint32_t row_scale) const {
     // Of 56 bits: half of what is shifted out is added first.
-    const int64 product = static_cast<int64>(sum) * (row_scale * scale >> 8) + (1ll << (shift - 1));
-    return clamp(product >> shift);
+    const int64 product = static_cast<int64>(sum) * (row_scale * scale >> 8) + (1ll << ((shift - 1) & 63));
+    return clamp(product >> (shift & 63));
   }
 };
 

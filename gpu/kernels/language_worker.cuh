@@ -174,7 +174,7 @@ struct Hub {
   bool begins;         // whether the ranks have not begun with the model yet
   const char* image;   // of all rollouts
   bool gone;           // whether the session of a chunk has ended
-  bool has_waited;     // whether it has let others take what waits
+  uint32_t waited;     // for how many steps, one behind the other, it has let others take what waits
   uint8_t good[kMostChunks];  // positions of each chunk that can be taken
   uint32_t ticket;            // that it waits with while it has nothing, and helps others
   bool has_ticket;

@@ -11,11 +11,19 @@ namespace nic {
 constexpr uint32_t kKey = 0x4E494331u;
 constexpr uint32_t kEntryWords = sizeof(doorbell_hw_nic_entry) / 8;
 
-// One GPU's ring. Its memory is the host's. The count of reserved slots is the GPU's: an atomic operation on host memory would not be one
-// for the host (W3).
+// What the finishers of a GPU share, in its own memory: zero at first. Each word has a line.
+struct Shared {
+  alignas(128) uint64_t reserved;   // slots that are taken. An atomic operation on host memory would not be one for the host (W3)
+  alignas(128) uint64_t completed;  // the NIC's count of completed entries, as the last look across the bus found it
+  uint64_t has_stopped;             // whether that look found a fault
+  alignas(128) uint32_t looks;      // whether somebody looks
+};
+static_assert(sizeof(Shared) <= 512, "what gpu/src/probes.rs gives it");
+
+// One GPU's ring. Its memory is the host's.
 struct Ring {
   char* memory;
-  uint64_t* reserved;
+  Shared* shared;
   uint32_t slots;
   uint32_t key;
 
@@ -23,13 +31,17 @@ struct Ring {
   __device__ __forceinline__ uint64_t* slot(uint64_t index) const {
     return word(DOORBELL_NIC_SLOTS_AT + 64 * (static_cast<uint32_t>(index) & (slots - 1)));
   }
+  // Looks across the bus, unless somebody does. One finisher at a time looks for all: 64 of them that read the same line of host memory again and again wait for
+  // each other, and hold up the NIC, which writes it.
+  __device__ __forceinline__ void look() const {
+    if (order::load_relaxed_gpu(&shared->looks) != 0 || order::compare_swap_acquire_gpu(&shared->looks, 0, 1) != 0) return;
+    if (order::load_relaxed_sys(word(DOORBELL_NIC_FAULT_AT)) != 0) order::store_relaxed_gpu(&shared->has_stopped, 1);
+    order::store_release_gpu(&shared->completed, order::load_acquire_sys(word(DOORBELL_NIC_COMPLETED_AT)));
+    order::store_release_gpu(&shared->looks, 0);
+  }
   // Slots and payloads of the entries below it are the GPU's again (W7).
-  __device__ __forceinline__ uint64_t completed() const {
-    return order::load_acquire_sys(word(DOORBELL_NIC_COMPLETED_AT));
-  }
-  __device__ __forceinline__ bool has_stopped() const {
-    return order::load_relaxed_sys(word(DOORBELL_NIC_FAULT_AT)) != 0;
-  }
+  __device__ __forceinline__ uint64_t completed() const { return order::load_acquire_gpu(&shared->completed); }
+  __device__ __forceinline__ bool has_stopped() const { return order::load_relaxed_gpu(&shared->has_stopped) != 0; }
 };
 
 enum class Posted : uint32_t { kYes, kFull, kStopped };
@@ -56,14 +68,16 @@ __device__ __forceinline__ void seal(Entry& entry, uint32_t key, uint64_t index)
 // By one thread, which has written the payload or seen that it was written (a barrier orders the writes of its block before this). It
 // waits for nobody.
 __device__ __forceinline__ Posted post(const Ring& ring, const doorbell_hw_nic_entry& posted, uint64_t& index) {
-  uint64_t at = order::load_relaxed_gpu(ring.reserved);
+  ring.look();
+  if (ring.has_stopped()) return Posted::kStopped;
+  // Acquired by whoever writes the slot: the NIC has read it before.
+  const uint64_t completed = ring.completed();
+  uint64_t at = order::load_relaxed_gpu(&ring.shared->reserved);
+  // Nothing is read between two exchanges: of finishers that try at a time, one gets on in the time of an exchange.
   for (;;) {
-    if (ring.has_stopped()) return Posted::kStopped;
-    // Acquired by whoever writes the slot: the NIC has read it before.
-    const uint64_t completed = ring.completed();
     // An `at` that others have raised since may lie below it: the exchange fails then.
     if (static_cast<long long>(at - completed) >= static_cast<long long>(ring.slots)) return Posted::kFull;
-    const uint64_t seen = order::compare_swap_relaxed_gpu(ring.reserved, at, at + 1);
+    const uint64_t seen = order::compare_swap_relaxed_gpu(&ring.shared->reserved, at, at + 1);
     if (seen == at) break;
     at = seen;
   }
@@ -97,8 +111,10 @@ __device__ __forceinline__ uint32_t finish(const Ring& ring, char* region, uint3
     const uint64_t offset = 4ull * kPayloadWords * (static_cast<uint64_t>(finisher) * kPayloads + place);
     // The payload that was there has to be complete (W4).
     if (k >= kPayloads)
-      for (uint64_t look = 0; ring.completed() <= posted_at[place]; look++)
+      for (uint64_t look = 0; ring.completed() <= posted_at[place]; look++) {
         if (look == looks || ring.has_stopped()) return k;
+        ring.look();
+      }
     uint32_t* const payload = reinterpret_cast<uint32_t*>(region + offset);
     uint32_t digest = DOORBELL_DIGEST_INIT;
     for (uint32_t j = 0; j < kPayloadWords; j++) {

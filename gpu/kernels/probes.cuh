@@ -62,11 +62,11 @@ extern "C" __global__ void probe_token(uint32_t* to, uint32_t seed, uint32_t rol
 }
 
 // Finishers of rollouts that post into a send ring of the modelled NIC. Each warp is one, and its first lane posts. It ends: no wait of it is without a bound.
-extern "C" __global__ void probe_nic(char* memory, uint64_t* reserved, uint32_t slots, uint32_t key, char* region, uint32_t each, uint64_t looks,
+extern "C" __global__ void probe_nic(char* memory, nic::Shared* shared, uint32_t slots, uint32_t key, char* region, uint32_t each, uint64_t looks,
                                     uint32_t* outcomes) {
   if (threadIdx.x % kWarp != 0) return;
   const uint32_t finisher = (blockIdx.x * blockDim.x + threadIdx.x) / kWarp;
-  const nic::Ring ring{memory, reserved, slots, key};
+  const nic::Ring ring{memory, shared, slots, key};
   order::store_relaxed_sys(outcomes + finisher, nic::finish(ring, region, finisher, each, looks));
 }
 

@@ -224,10 +224,10 @@ impl Default for GpuOptions {
     }
 }
 
-/// Of so many blocks besides the front ends, those that run engine 1: all but one of sixteen, and at least one of
+/// Of so many blocks besides the front ends, those that run engine 1: all but one of 48, and at least one of
 /// each kind.
 fn language_blocks(blocks: u32) -> u32 {
-    blocks - blocks.div_ceil(16)
+    blocks - blocks.div_ceil(48)
 }
 
 /// How many blocks are started: one per multiprocessor of `processors`, or of the `sms` of them that are wanted, each of
@@ -916,7 +916,7 @@ mod tests {
 
     #[test]
     fn both_engines_have_blocks() {
-        assert_eq!([2, 3, 15, 16, 17, 131].map(language_blocks), [1, 2, 14, 15, 15, 122]);
+        assert_eq!([2, 3, 48, 49, 131].map(language_blocks), [1, 2, 47, 47, 128]);
     }
 
     #[rstest]

@@ -271,21 +271,21 @@ impl Probes {
         each: u32,
         serve: impl FnOnce(SharedMemory, SharedMemory) -> Result<(), DeviceError>,
     ) -> Result<Vec<u32>, DeviceError> {
-        /// Looks of a finisher at the bus: some seconds.
-        const LOOKS_OF_A_FINISHER: u64 = 1 << 23;
+        /// Looks of a finisher at what the last look across the bus found: some twenty seconds.
+        const LOOKS_OF_A_FINISHER: u64 = 1 << 25;
         let pages = |bytes: usize| bytes.next_multiple_of(PAGE);
         let places = finishers as usize * NIC_PAYLOADS * NIC_PAYLOAD;
         let ring = pinned(&self.context, pages(NIC_SLOTS_AT as usize + 64 * slots as usize))?;
         let region = pinned(&self.context, pages(places))?;
         let outcomes = pinned(&self.context, pages(4 * finishers as usize))?;
         let function = self.function("probe_nic")?;
-        // Zeroed device memory for the count of reserved slots, which is the GPU's own (W3).
-        let reserved = self.stream.alloc_zeros::<u64>(1).map_err(self.failed("allocating"))?;
+        // Zeroed device memory for what finishers share, the count of reserved slots above all, which is the GPU's own (W3).
+        let shared = self.stream.alloc_zeros::<u8>(NIC_SHARED).map_err(self.failed("allocating"))?;
         self.wait()?;
         serve(ring.clone(), region.clone())?;
         let (base, payloads, told) = (ring.bus_address(), region.bus_address(), outcomes.bus_address());
         let mut launch = self.stream.launch_builder(&function);
-        launch.arg(&base).arg(&reserved).arg(&slots).arg(&key).arg(&payloads).arg(&each);
+        launch.arg(&base).arg(&shared).arg(&slots).arg(&key).arg(&payloads).arg(&each);
         launch.arg(&LOOKS_OF_A_FINISHER).arg(&told);
         let config = LaunchConfig { grid_dim: (finishers, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
         count_launch();
@@ -308,6 +308,9 @@ impl Probes {
 
 /// Bytes of a payload of [`Probes::nic`].
 pub const NIC_PAYLOAD: usize = 64;
+
+/// Bytes of what finishers share: at least `sizeof(Shared)` of `kernels/nic_ring.cuh`, which asserts it.
+const NIC_SHARED: usize = 512;
 
 /// Payloads of a finisher that may be on their way: `kPayloads` of `kernels/nic_ring.cuh`.
 const NIC_PAYLOADS: usize = 8;

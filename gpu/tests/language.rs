@@ -22,6 +22,7 @@ mod wire;
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use doorbell_contract::{
@@ -583,6 +584,32 @@ struct Large {
 const LARGE_TOKENS: u64 = 16 << 10;
 const LARGE_SLOT: u64 = 1024;
 
+/// Holds one of a large model's sequences to the oracle, as `Large::check` does: blocks of so many bytes, and as many; tokens of its prompt, and steps.
+fn check_one(
+    version: &doorbell_verify::language::Version,
+    (block, blocks): (usize, usize),
+    number: usize,
+    (length, steps): (usize, usize),
+    found: &(Vec<u8>, Vec<u32>, Vec<u32>),
+) -> Result<(), String> {
+    let (kept, tokens, logps) = found;
+    let all = block * blocks;
+    let blocks: Vec<Vec<u8>> =
+        kept[number * all..(number + 1) * all].chunks(block).map(<[u8]>::to_vec).collect();
+    let of = |all: &[u32]| all[number * LARGE_TOKENS as usize / 4..][..length + steps].to_vec();
+    let (tokens, logps) = (of(tokens), of(logps));
+    let logps: Vec<i32> = logps[length..].iter().map(|&logp| logp as i32).collect();
+    let given = doorbell_verify::language::Given {
+        prompt: &tokens[..length],
+        tokens: &tokens[length..],
+        logps: Some(&logps),
+        blocks: Some(&blocks),
+    };
+    let (seed, rollout) = (number as u32, number as u32 + 7);
+    let sampling = doorbell_verify::language::Sampling::new(Sharpness(1_512_775), seed, rollout);
+    given.check(&[(usize::MAX, version)], sampling)
+}
+
 impl Large {
     fn new(ranks: Option<u32>, sequences: u64, positions: usize) -> Self {
         let mut image = doorbell_lm::micro();
@@ -688,32 +715,32 @@ impl Large {
         desc.with_checkpoint(1 << 20).with_flags(DescFlags::LOGP)
     }
 
-    /// Holds what a sequence has, of a prompt of so many tokens and so many steps behind it, to the oracle: the whole sequence's tokens and log-probabilities, and its blocks.
+    /// Holds what the first `checked` sequences have, of prompts of so many tokens and so many steps behind them, to the oracle: all tokens and log-probabilities, and
+    /// their blocks. By all cores, as the oracle makes some hundred tokens a second.
     fn check(
         &self,
-        number: usize,
+        checked: usize,
         length: usize,
         steps: usize,
         found: &(Vec<u8>, Vec<u32>, Vec<u32>),
     ) -> Result<(), String> {
-        let (kept, tokens, logps) = found;
-        let blocks = self.blocks as usize * self.block as usize;
-        let blocks: Vec<Vec<u8>> = kept[number * blocks..(number + 1) * blocks]
-            .chunks(self.block as usize)
-            .map(<[u8]>::to_vec)
-            .collect();
-        let of = |all: &[u32]| all[number * LARGE_TOKENS as usize / 4..][..length + steps].to_vec();
-        let (tokens, logps) = (of(tokens), of(logps));
-        let logps: Vec<i32> = logps[length..].iter().map(|&logp| logp as i32).collect();
-        let given = doorbell_verify::language::Given {
-            prompt: &tokens[..length],
-            tokens: &tokens[length..],
-            logps: Some(&logps),
-            blocks: Some(&blocks),
+        let (version, block, blocks) = (&self.version, self.block as usize, self.blocks as usize);
+        let next = AtomicUsize::new(0);
+        let check_some = || {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= checked {
+                    return Ok(());
+                }
+                check_one(version, (block, blocks), number, (length, steps), found)
+                    .map_err(|error| format!("rollout {number}: {error}"))?;
+            }
         };
-        let (seed, rollout) = (number as u32, number as u32 + 7);
-        let sampling = doorbell_verify::language::Sampling::new(Sharpness(1_512_775), seed, rollout);
-        given.check(&[(usize::MAX, &self.version)], sampling)
+        std::thread::scope(|scope| {
+            let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+            let threads: Vec<_> = (0..threads.min(checked)).map(|_| scope.spawn(check_some)).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("the oracle does not panic"))
+        })
     }
 
     fn prefill(&self, number: u64, length: usize) -> HwDesc {
@@ -814,10 +841,7 @@ fn r06_r27_what_a_large_model_makes_is_the_oracles() {
             Some(first) => assert!(*first == found, "ranks {ranks:?} make something else"),
             None => {
                 let start = Instant::now();
-                for number in 0..checked {
-                    let result = large.check(number, length, steps, &found);
-                    assert_eq!(result, Ok(()), "ranks {ranks:?}, rollout {number}");
-                }
+                assert_eq!(large.check(checked, length, steps, &found), Ok(()), "ranks {ranks:?}");
                 println!("{} tokens of them are the oracle's, {:.1?}", checked * steps, start.elapsed());
                 first = Some(found);
             }

@@ -53,8 +53,8 @@ int main(int argc, char** argv) {
   char* const region = static_cast<char*>(std::aligned_alloc(64, (region_bytes + 63) / 64 * 64));
   std::memset(memory, 0, ring_bytes);
   std::memset(region, 0, region_bytes);
-  uint64_t reserved = 0;
-  const nic::Ring ring{memory, &reserved, slots, key};
+  nic::Shared shared{};
+  const nic::Ring ring{memory, &shared, slots, key};
   std::vector<uint32_t> outcomes(finishers, 0);
   std::vector<std::thread> threads;
   for (uint32_t finisher = 0; finisher < finishers; finisher++)

@@ -114,6 +114,8 @@ pub struct NicCounts {
     pub connections: u64,
     /// Looks that found a slot unpublished which was rung past.
     pub late: u64,
+    /// Times that nothing was acknowledged for so long that frames were sent again for that reason.
+    pub silences: u64,
     /// What the link has drawn.
     pub link: LinkCounts,
 }
@@ -448,6 +450,7 @@ impl Worker {
                     moved = Instant::now();
                 } else if moved.elapsed() > wait && written == self.out.len() {
                     // Nothing is acknowledged: what is on its way may be lost, or the ACK.
+                    self.sums.silences += 1;
                     let (base, begun) = (self.base, self.begun);
                     let lost = self.flights.iter().take(begun).enumerate().filter(|(_, flight)| !flight.held);
                     self.again = lost.take(AGAIN_FRAMES).map(|(k, _)| base + k as u64).collect();
