@@ -124,7 +124,7 @@ module completion_ring
   output logic [3:0]  finish_queue_o,
   output logic        finish_slot_o,
   output logic        error_done_o,    // one cycle per completion with status ERROR
-  output logic        busy_o,          // a completion is here that was not sent
+  output logic        busy_o,          // a completion is here that was not sent, or a line's answer is noted
   output logic [Queues-1:0] line_fault_o,
   output logic [Queues-1:0] write_fault_o
   /* verilator lint_on UNUSEDSIGNAL */
@@ -587,7 +587,7 @@ module completion_ring
   end
   assign tail_next    = tail + 32'd1;
   assign error_done_o = write && failed;
-  assign busy_o       = free_count + (PlaceBits+1)'(Workers) != fresh_q || low_valid_q || high_valid_q;
+  assign busy_o       = free_count + (PlaceBits+1)'(Workers) != fresh_q || low_valid_q || high_valid_q || judged_q;
 
   always_ff @(posedge clk_i) begin
     if (write) begin

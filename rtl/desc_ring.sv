@@ -67,7 +67,8 @@ module desc_ring
   // … and for a completion.
   input  logic        posted_i,
   input  logic [3:0]  posted_queue_i,
-  output logic [31:0] posted_head_o
+  output logic [31:0] posted_head_o,
+  output logic        moves_o          // a burst is asked for, or what one needs to know is worked out
   /* verilator lint_on UNUSEDSIGNAL */
 );
   if (Queues < 1 || Queues > MAX_QUEUES) begin : gen_bad_queues
@@ -219,6 +220,7 @@ module desc_ring
   logic [6:0]           to_page_q, from_base_q;
   logic [17:0]          past_page, past_first;
   assign moves   = sent_q | freshes_q;
+  assign moves_o = request_o || (asks | settles | moves) != '0 || fresh_q != '0;
   assign backs   = wraps_q | freshes_q;   // to the first slot of the ring
   // With a sign: how much of the ring lies behind the boundary that comes next, and behind the first of all.
   assign past_page  = fresh_q[1] ? {1'b0, to_wrap_q} - {11'd0, to_page_q} : '0;

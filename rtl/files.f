@@ -6,6 +6,7 @@ rtl/round_robin.sv
 rtl/place_quota.sv
 rtl/axil_slave.sv
 rtl/rest_clock.sv
+rtl/rest_gate.sv
 rtl/register_place.sv
 rtl/mmio_regs.sv
 rtl/perf_counters.sv

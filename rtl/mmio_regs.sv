@@ -84,7 +84,8 @@ module mmio_regs
   input  logic [Queues-1:0] armed_i,
   input  logic [Queues-1:0] masked_i,        // in the table of messages
   input  logic [Queues-1:0] pending_i,       // fired, and the message is not sent
-  input  logic [Queues-1:0] sending_i        // a message was promised to the bus, and is not answered
+  input  logic [Queues-1:0] sending_i,       // a message was promised to the bus, and is not answered
+  output logic              moves_o          // a function's reset waits for its queue pairs
 );
   if (Queues < 1 || Queues > MAX_QUEUES) begin : gen_bad_queues
     localparam bit QueuesMustBe1To16 = {-1{1'b1}};   // ends the elaboration
@@ -559,6 +560,8 @@ module mmio_regs
                      line_fault_i & ~(line_fault_q & ~cleared_2), read_fault_i & ~(read_fault_q & ~cleared_1),
                      ((enabling && !config_ok) ? wr_one : '0) & ~(bad_config_q & ~cleared_0)}
                   : '0;
+
+  assign moves_o = reset_q != '0;
 
   logic [Functions-1:0] busy_functions;
   always_comb begin

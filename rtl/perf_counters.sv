@@ -150,10 +150,14 @@ module perf_counters
       was_busy_q <= '0;
     end else if (active_i && counts_worker) begin
       if (line_i) worker_tokens[line_worker] <= worker_tokens[line_worker] + 64'(line_words);
-      for (int w = 0; w < Workers; w++) begin
-        if (stalls[w])                  worker_stalls[w] <= worker_stalls[w] + 64'd1;
-        if (busy[w] && !was_busy_q[w])  worker_since[w]  <= cycles_q;
-        if (!busy[w] && was_busy_q[w])  worker_busy[w]   <= worker_busy[w] + (cycles_q - worker_since[w]);
+      if (stalls != '0) begin
+        for (int w = 0; w < Workers; w++) if (stalls[w]) worker_stalls[w] <= worker_stalls[w] + 64'd1;
+      end
+      if (busy != was_busy_q) begin
+        for (int w = 0; w < Workers; w++) begin
+          if (busy[w] && !was_busy_q[w])  worker_since[w]  <= cycles_q;
+          if (!busy[w] && was_busy_q[w])  worker_busy[w]   <= worker_busy[w] + (cycles_q - worker_since[w]);
+        end
       end
       was_busy_q <= busy;
     end

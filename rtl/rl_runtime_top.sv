@@ -221,8 +221,11 @@ module rl_runtime_top
   logic [3:0]  posted_queue, answered_queue, dropped_queue, flushed_queue;
   logic [Queues-1:0] line_fault, completion_fault, any_read_faults, read_faults, write_faults;
 
-  // What rests while engine 1 computes.
-  logic        clk_front, completing, interrupts_move, events_move;
+  // Clocks of what rests. What works moves out is not used in hardware.
+  /* verilator lint_off UNUSEDSIGNAL */
+  logic        clk_front, clk_rare, clk_descriptors, clk_completions;
+  logic        registers_move, ring_moves, completing, interrupts_move, events_move;
+  /* verilator lint_on UNUSEDSIGNAL */
 
   // Interrupts.
   logic        arm, arms, table_write, asks, message_valid, message_ready;
@@ -276,13 +279,30 @@ module rl_runtime_top
 
   // The front is all but the read port's arbiter, the watchdog, the counters and engine 1. While that alone is at work, which takes up to a second for a
   // token when it is simulated, the front rests: its workers wait for tokens, and nothing is on its way to them or from them.
-  if (Engines == 1) begin : gen_no_rest
+  if (Engines == 1) begin : gen_parts
+    // Three parts of it rest between descriptors instead: the registers with what is seldom used, what a descriptor passes on its way to a worker, and
+    // its completion. What comes by the register port, what begins or ends a life, and faults move all of them.
     /* verilator lint_off UNUSEDSIGNAL */
-    logic unused;
-    assign unused    = watchdog_moves || completing || interrupts_move || events_move || readback_idle;
+    logic port, life, fault, all, rare, descriptors;
     /* verilator lint_on UNUSEDSIGNAL */
+    assign port  = s_axil_awvalid || s_axil_wvalid || s_axil_arvalid || s_axil_bvalid || s_axil_rvalid
+                || !s_axil_awready || !s_axil_wready || !s_axil_arready;
+    assign life  = !m_axi_rst_ni || !inner_rst_n || (aborting | draining | die | (active ^ on)) != '0 || watchdog_moves;
+    assign fault = (read_faults | write_faults | completion_fault | message_fault) != '0;
+    assign all   = port || life || fault || back_valid || !readback_idle;
+    assign rare  = registers_move || interrupts_move || asks || answered != '0 || readback_valid || answer_taken;
+    assign descriptors = r_valid || fetch_valid || !fetch_idle || ring_moves || (fetching | checking) != '0 || finish
+                      || look || moved != '0 || ended != '0 || done_valid || posted || answered != '0 || dropped || flushed != '0 || events_move;
+
     assign clk_front = clk_i;
+    rest_gate u_rest_rare        (.clk_i, .rst_ni, .moves_i(all || rare),        .clk_o(clk_rare));
+    rest_gate u_rest_descriptors (.clk_i, .rst_ni, .moves_i(all || descriptors), .clk_o(clk_descriptors));
+    rest_gate u_rest_completions (.clk_i, .rst_ni, .moves_i(all || completing || taken || line_valid || done_valid || b_valid || answer != '0),
+                                  .clk_o(clk_completions));
   end else begin : gen_rest
+    assign clk_rare        = clk_front;
+    assign clk_descriptors = clk_front;
+    assign clk_completions = clk_front;
     logic busy, comes, moves;
     assign busy  = !inner_rst_n || (fetching | checking | aborting | draining | (active ^ on)) != '0
                 || fetch_valid || !fetch_idle || back_valid || !readback_idle || waiting != '0 || (running & ~npu_runs) != '0
@@ -295,7 +315,7 @@ module rl_runtime_top
   end
 
   axil_slave u_axil_slave (
-    .clk_i (clk_front), .rst_ni,
+    .clk_i (clk_rare), .rst_ni,
     .s_axil_awaddr, .s_axil_awvalid, .s_axil_awready, .s_axil_wdata, .s_axil_wstrb, .s_axil_wvalid, .s_axil_wready,
     .s_axil_bresp, .s_axil_bvalid, .s_axil_bready, .s_axil_araddr, .s_axil_arvalid, .s_axil_arready,
     .s_axil_rdata, .s_axil_rresp, .s_axil_rvalid, .s_axil_rready,
@@ -311,7 +331,7 @@ module rl_runtime_top
   );
 
   mmio_regs #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .Engines(Engines), .TickHz(TickHz)) u_mmio_regs (
-    .clk_i (clk_front), .rst_ni,
+    .clk_i (clk_rare), .rst_ni,
     .write_i            (reg_write),
     .write_addr_i       (reg_write_addr),
     .write_data_i       (reg_write_data),
@@ -372,11 +392,12 @@ module rl_runtime_top
     .armed_i            (armed),
     .masked_i           (masked),
     .pending_i          (messages_pending),
-    .sending_i          (messages_busy | message_owing)
+    .sending_i          (messages_busy | message_owing),
+    .moves_o            (registers_move)
   );
 
   device_ctrl #(.Queues(Queues)) u_device_ctrl (
-    .clk_i (clk_front), .rst_ni,
+    .clk_i (clk_rare), .rst_ni,
     .start_i      (starts),
     .stop_i       (stops),
     .drain_i      (drains),
@@ -442,7 +463,7 @@ module rl_runtime_top
   end
 
   desc_ring #(.Queues(Queues), .FetchDepth(FetchDepth)) u_desc_ring (
-    .clk_i (clk_front),
+    .clk_i (clk_descriptors),
     .rst_ni           (inner_rst_n),
     .bus_rst_ni       (m_axi_rst_ni),
     .start_i          (start),
@@ -474,11 +495,12 @@ module rl_runtime_top
     .tail_o           (state.sq_tail),
     .posted_i         (posted),
     .posted_queue_i   (posted_queue),
-    .posted_head_o    (posted_head)
+    .posted_head_o    (posted_head),
+    .moves_o          (ring_moves)
   );
 
   desc_fetch #(.Queues(Queues), .FetchDepth(FetchDepth)) u_desc_fetch (
-    .clk_i (clk_front),
+    .clk_i (clk_descriptors),
     .bus_rst_ni      (m_axi_rst_ni),
     .on_i            (on),
     .request_i       (request),
@@ -533,7 +555,7 @@ module rl_runtime_top
   );
 
   desc_check #(.Queues(Queues), .Engines(Engines)) u_desc_check (
-    .clk_i (clk_front),
+    .clk_i (clk_descriptors),
     .rst_ni         (inner_rst_n),
     .start_i        (start),
     .start_queue_i  (start_queue),
@@ -562,7 +584,7 @@ module rl_runtime_top
   );
 
   policy_slots #(.Queues(Queues), .Functions(Functions), .Engines(Engines)) u_policy_slots (
-    .clk_i (clk_front),
+    .clk_i (clk_descriptors),
     .rst_ni         (inner_rst_n),
     .start_i        (start),
     .start_queue_i  (start_queue),
@@ -613,7 +635,7 @@ module rl_runtime_top
   );
 
   work_queue #(.Queues(Queues), .Depth(FetchDepth), .PreparedBits(PreparedBits)) u_work_queue (
-    .clk_i (clk_front),
+    .clk_i (clk_descriptors),
     .rst_ni         (inner_rst_n),
     .start_i        (start),
     .start_queue_i  (start_queue),
@@ -649,7 +671,7 @@ module rl_runtime_top
   );
 
   group_table #(.Queues(Queues)) u_group_table (
-    .clk_i (clk_front),
+    .clk_i (clk_descriptors),
     .rst_ni          (inner_rst_n),
     .start_i         (start),
     .start_queue_i   (start_queue),
@@ -683,7 +705,7 @@ module rl_runtime_top
   );
 
   dispatcher #(.Queues(Queues), .Workers(Workers)) u_dispatcher (
-    .clk_i (clk_front),
+    .clk_i (clk_descriptors),
     .rst_ni           (inner_rst_n),
     .start_i          (start),
     .start_queue_i    (start_queue),
@@ -972,7 +994,7 @@ module rl_runtime_top
   );
 
   readback #(.Queues(Queues), .Engines(Engines)) u_readback (
-    .clk_i (clk_front),
+    .clk_i (clk_rare),
     .rst_ni         (inner_rst_n),
     .start_i        (start),
     .start_queue_i  (start_queue),
@@ -1018,7 +1040,7 @@ module rl_runtime_top
   );
 
   completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(CompletionDepth)) u_completion_ring (
-    .clk_i (clk_front),
+    .clk_i (clk_completions),
     .rst_ni           (inner_rst_n),
     .bus_rst_ni       (m_axi_rst_ni),
     .start_i          (start),
@@ -1100,7 +1122,7 @@ module rl_runtime_top
   );
 
   interrupts #(.Queues(Queues)) u_interrupts (
-    .clk_i (clk_front), .rst_ni,
+    .clk_i (clk_rare), .rst_ni,
     .inner_rst_ni     (inner_rst_n),
     .start_i          (start),
     .start_queue_i    (start_queue),
@@ -1140,7 +1162,7 @@ module rl_runtime_top
   );
 
   event_ring #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .FetchDepth(FetchDepth), .Depth(CompletionDepth)) u_event_ring (
-    .clk_i (clk_front),
+    .clk_i (clk_descriptors),
     .rst_ni             (inner_rst_n),
     .start_i            (start),
     .start_queue_i      (start_queue),

@@ -611,17 +611,32 @@ module rollout_worker_fsm
 
 `ifndef SYNTHESIS
   // Work conservation: cycles that the oldest in the queue has waited, but those of the write port and of the engine.
-  logic [Workers*5-1:0] waited_q;
+  // Bit b of every worker's count is in waited_q[b]: all workers count in a few operations.
+  logic [4:0][Workers-1:0] waited_q, waits_on;
+  logic [Workers-1:0]      carry, late;
+  always_comb begin
+    late     = '1;
+    waits_on = waited_q;
+    carry    = '0;
+    if (some_q != '0) begin
+      for (int b = 0; b < 5; b++) late = late & (((BOUND_WAIT >> b) & 1) == 1 ? waited_q[b] : ~waited_q[b]);
+      carry = (fire | wait_q) & ~late;
+      for (int b = 0; b < 5; b++) begin
+        waits_on[b] = (waited_q[b] ^ carry) & some_q & ~start;
+        carry       = carry & waited_q[b];
+      end
+    end
+  end
   always_ff @(posedge clk_i) begin
     if (!rst_ni) waited_q <= '0;
     else if (some_q != '0) begin
-      for (int w = 0; w < Workers; w++) begin
-        if (some_q[w] && !start[w] && waited_q[w*5 +: 5] == 5'(BOUND_WAIT)
-            && queue_rollout[{4'(w), head_q[w]}] != rollout_q[w*KeyBits +: KeyBits])
-          $fatal(1, "rollout_worker_fsm: rollout %0d waits behind rollout %0d of worker %0d",
-                 queue_rollout[{4'(w), head_q[w]}], rollout_q[w*KeyBits +: KeyBits], w);
-        if (start[w] || !some_q[w]) waited_q[w*5 +: 5] <= '0;
-        else if ((fire[w] || wait_q[w]) && waited_q[w*5 +: 5] != 5'(BOUND_WAIT)) waited_q[w*5 +: 5] <= waited_q[w*5 +: 5] + 5'd1;
+      waited_q <= waits_on;
+      if ((some_q & ~start & late) != '0) begin
+        for (int w = 0; w < Workers; w++) begin
+          if (some_q[w] && !start[w] && late[w] && queue_rollout[{4'(w), head_q[w]}] != rollout_q[w*KeyBits +: KeyBits])
+            $fatal(1, "rollout_worker_fsm: rollout %0d waits behind rollout %0d of worker %0d",
+                   queue_rollout[{4'(w), head_q[w]}], rollout_q[w*KeyBits +: KeyBits], w);
+        end
       end
     end else if (waited_q != '0) waited_q <= '0;
   end

@@ -267,13 +267,14 @@ impl RtlPlatform {
         Err(CosimError::Config { field: "engines", value, expected: "2, where an NPU is to be observed" })
     }
 
-    /// From here on counts the [cycles](Self::rested) in which all but engine 1 rests; with `awake` the clock of what rests
-    /// goes on in each of them. A device of one engine never rests.
+    /// From here on counts the [cycles](Self::rested) in which a part of the device rests; with `awake` the clocks of what rests
+    /// go on in each of them.
     pub fn watch_rests(&mut self, awake: bool) {
         self.simulator.0.pin_mut().watch_rests(awake);
     }
 
-    /// Cycles in which all but engine 1 has rested since that [was asked for](Self::watch_rests).
+    /// Cycles since that [was asked for](Self::watch_rests) in which all but engine 1 has rested, or in a device of one engine what
+    /// descriptors pass on their way to a worker.
     pub fn rested(&self) -> u64 {
         self.simulator.0.rested()
     }

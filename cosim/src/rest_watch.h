@@ -1,5 +1,5 @@
-// The clocks of what rests (rtl/rest_clock.sv), seen from outside: their registers, by their names, read just before each rising edge and
-// set where all is to stay awake.
+// The clocks of what rests (rtl/rest_clock.sv, rtl/rest_gate.sv), seen from outside: their registers, by their names, read just before each
+// rising edge and set where all is to stay awake.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,31 @@ namespace doorbell {
 #define DOORBELL_STILL(part) rtl.rl_runtime_top__DOT__##part##__DOT__still_q
 #define DOORBELL_STILL_NPU(part) DOORBELL_STILL(gen_npu__DOT__u_engine_npu__DOT__##part)
 
-// Of a device without an engine 1 nothing rests.
-template <class Top, bool Rests>
+// A part that rests between moves: whether the next edge is one of its clock.
+#define DOORBELL_OPEN(part) rtl.rl_runtime_top__DOT__gen_parts__DOT__u_rest_##part##__DOT__open
+
+// Of a device without an engine 1: parts of it rest between descriptors. A cycle counts in which descriptors do not move.
+template <class Top, bool LanguageEngine>
 class RestWatch {
 public:
-    void watch(bool) {}
-    static constexpr bool watched() { return false; }
-    void look(const Top&) {}
-    static constexpr uint64_t rested() { return 0; }
+    void watch(bool awake) {
+        watched_ = true;
+        awake_ = awake;
+    }
+    bool watched() const { return watched_; }
+    uint64_t rested() const { return rested_; }
+
+    // While the clock is low.
+    void look(const Top& top) {
+        if (!watched_) return;
+        auto& rtl = *top.rootp;
+        if (awake_) DOORBELL_OPEN(rare) = DOORBELL_OPEN(descriptors) = DOORBELL_OPEN(completions) = 1;
+        rested_ += !DOORBELL_OPEN(descriptors);
+    }
+
+private:
+    bool watched_ = false, awake_ = false;
+    uint64_t rested_ = 0;
 };
 
 template <class Top>
@@ -55,6 +72,7 @@ private:
     uint64_t rested_ = 0;
 };
 
+#undef DOORBELL_OPEN
 #undef DOORBELL_STILL_NPU
 #undef DOORBELL_STILL
 
