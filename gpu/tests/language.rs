@@ -429,7 +429,7 @@ fn r06_r27_long_vectors_are_those_of_the_oracle(#[values(1024, 8192, 16384)] hid
         return;
     }
     let mut image = doorbell_lm::micro();
-    image.model = doorbell_lm::hashed(doorbell_lm::Shape { hidden, layers: 2, ..image.model.shape });
+    image.model = doorbell_lm::hashed(doorbell_lm::Shape { hidden, layers: 1, ..image.model.shape });
     let published = doorbell_npu::Published::new(image.to_bytes(), &image.about.ends).unwrap();
     let model_bytes = (host::HALF + published.memory.len() as u64).next_multiple_of(4096);
     let config = QueueConfig { model_bytes, ..host::config() };
