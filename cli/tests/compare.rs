@@ -132,7 +132,7 @@ fn a_fault_that_is_never_planted_is_told(#[case] arguments: &str) {
 #[case::limit("--limit 0", 2, "error: the trace has no requests to replay")]
 #[case::group("--group 0", 2, "error: the group size is 0; it must be at least 1")]
 #[case::resident("--resident", 2, "error: resident scoring happens at checkpoints, and there are none")]
-#[case::json_directory("--json .", 2, "error: cannot write JSON .: ")]
+#[case::json_directory("--json .", 2, "error: --json .: it is a directory; give a file")]
 #[case::json_nowhere("--json no/such/file", 2, "error: cannot write JSON no/such/file: ")]
 #[case::wave_nowhere("--wave no/such/file", 2, "error: cannot write waveform no/such/file: ")]
 #[case::fault(

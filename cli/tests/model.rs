@@ -248,7 +248,7 @@ fn a_chat_template_cannot_take_the_machine() {
     "error: there is no model nothing: give a path, or one of tiny, micro, micro-gemma, smollm2"
 )]
 #[case::window("model judge micro --window 1", "error: --window is 1; it must be 2 to 1024")]
-#[case::text("model judge micro nothing", "error: cannot read nothing: ")]
+#[case::text("model judge micro nothing", "error: cannot read the text nothing: ")]
 #[case::image(
     "model judge image",
     "error: image: it is an image, which holds no weights as they were published; give what it was imported from"

@@ -143,8 +143,7 @@ fn printed_commands_take_any_path() {
     };
     let wave = "a b; it's $HOME/x.fst";
     let open = r"open it: gtkwave 'a b; it'\''s $HOME/x.fst' 'a b; it'\''s $HOME/x.gtkw'  (the marker is at";
-    let compared =
-        run(&["compare", "--devices", "model,rtl", "--limit", "20", "--inject", "token:0", "--wave", wave]);
+    let compared = run(&["compare", "--devices", "model,rtl", "--inject", "token:20:3", "--wave", wave]);
     assert!(compared.contains(&format!("{open} the divergence)")), "{compared}");
     let man = run(&["man", "a b; it's $HOME"]);
     assert!(man.contains(r"read one with `man 'a b; it'\''s $HOME/doorbell.1'`"), "{man}");

@@ -73,7 +73,7 @@ fn generated_traces_are_reproducible_and_can_be_cut() {
 )]
 #[case::unwritable("trace generate --requests 1 -o no/such/file", "error: cannot write trace no/such/file: ")]
 #[case::full("trace generate --requests 1 -o /dev/full", "error: cannot write /dev/full: ")]
-#[case::directory("trace convert good .", "error: cannot write trace .: ")]
+#[case::directory("trace convert good .", "error: <OUTPUT> .: it is a directory; give a file")]
 #[case::malformed(
     "trace info bad",
     "error: bad:3:35: invalid type: string \"7\", expected u32\nexpected a record {"

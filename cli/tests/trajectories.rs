@@ -141,7 +141,7 @@ fn runs_share_no_request_and_no_version() {
 #[case::show("show empty", "error: empty holds no trajectories")]
 #[case::export("export empty --parquet out", "error: empty holds no trajectories")]
 #[case::unwritable("export log --parquet no/such/file", "error: cannot write no/such/file: ")]
-#[case::directory("export log --parquet empty", "error: cannot write empty: ")]
+#[case::directory("export log --parquet empty", "error: --parquet empty: it is a directory; give a file")]
 #[case::usage("export log", "error: the following required arguments were not provided")]
 fn bad_input_is_told_with_code_2(#[case] arguments: &str, #[case] problem: &str) {
     let directory = written();

@@ -22,7 +22,9 @@ fn everything(mutation: Option<Mutation>) {
     let ports = Ports::divide(platform, &division).unwrap();
     let mut host = Host::over(ports.take(0).unwrap());
     let tokens = host.driver.token_regions().remove(0);
-    let mut other = Driver::over(ports.take(1).unwrap(), QueueConfig::default(), tokens).unwrap();
+    // Its image takes several steps, in one turn: the rollout is not at its end then.
+    let config = QueueConfig { weight: 8, ..QueueConfig::default() };
+    let mut other = Driver::over(ports.take(1).unwrap(), config, tokens).unwrap();
 
     let prompt = Draws(3).prompt(50);
     let mut prefix = host.sequence(&prompt, 50, 1.0);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{Block, Place, Register};
+use doorbell_contract::{Access, Block, Place, Register, State};
 use doorbell_host::{DeviceError, FunctionMemory, Move, Pages, Platform, SharedMemory};
 use doorbell_vfio::VfioUser;
 
@@ -163,6 +163,14 @@ impl Platform for Owner {
     fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
         if !is_owners(register) {
             return self.client.write_register(register, value);
+        }
+        // What is ignored is refused where a device refuses it: configuration while the queue pair is active.
+        if matches!(self.page0, Page0::Ignored { .. })
+            && register.access() == Access::Config
+            && self.client.read_register(Register::State)? & State::ACTIVE.bits() != 0
+        {
+            let device = self.name().to_owned();
+            return Err(DeviceError::WriteRefused { device, register, value });
         }
         match (&mut self.page0, register) {
             (Page0::Owned(device), _) => device.lock().unwrap().write_register(register, value),
