@@ -9,7 +9,7 @@
 //
 // ABORT ends DECODEs of a rollout as a STOP would that stood behind all that is published (R8), but no descriptor stands for
 // it here. So each entry has a bit that says that it was aborted. What arrives from then on gets it as it comes in, until all
-// that was published is here; what is here gets it from a walk over the entries of the queue pair, one per cycle, and the
+// that was published is here; what is here gets it from a walk over the entries of the queue pair, one per cycle in turn with other queue pairs', and the
 // oldest one is compared as long as the walk has not passed it. The workers learn of it as soon as no STOP is told to them.
 //
 // One memory for all queue pairs, divided evenly; heads and tails per queue pair.
@@ -227,6 +227,9 @@ module work_queue
 
   logic [QueueBits-1:0] abort_pair, walk_pair;
   logic [Queues-1:0]    push_one, walk_one;
+  /* verilator lint_off UNUSEDSIGNAL */  // 4 bits, whatever was built
+  logic [3:0]           walk_number;
+  /* verilator lint_on UNUSEDSIGNAL */
   logic                 aborts, comes, walks, ahead;
   logic [AddrBits-1:0]  walk_place;
   logic [PtrBits:0]     abort_head, abort_tail;
@@ -245,21 +248,26 @@ module work_queue
   assign abort_head = abort_i ? head_q[abort_pair] + (PtrBits+1)'(take_i && read_pair == abort_pair) : '0;
   assign abort_tail = abort_i ? tail_q[abort_pair] + (PtrBits+1)'(push_i && push_pair == abort_pair) : '0;
 
-  // The first queue pair that has something to tell, and to walk over. Whatever comes in of a queue pair, and is no STOP, lets
+  // The first queue pair that has something to tell. Whatever comes in of a queue pair, and is no STOP, lets
   // it tell at once: so nothing that was published behind the ABORT is at a worker by then.
   if (Queues == 1) begin : gen_one
     assign send_pair = '0;
-    assign walk_pair = '0;
-    assign walk_one  = walks_q;
   end else begin : gen_many
     logic [Queues-1:0] send_one;
     assign send_one  = ((sends_q & push_one) != '0) ? push_one : (sends_q != '0) ? sends_q & (~sends_q + 1'b1) : '0;
-    assign walk_one  = walks ? walks_q & (~walks_q + 1'b1) : '0;
     assign send_pair = QueueBits'({(16'(send_one) & 16'hFF00) != '0, (16'(send_one) & 16'hF0F0) != '0,
                                    (16'(send_one) & 16'hCCCC) != '0, (16'(send_one) & 16'hAAAA) != '0});
-    assign walk_pair = QueueBits'({(16'(walk_one) & 16'hFF00) != '0, (16'(walk_one) & 16'hF0F0) != '0,
-                                   (16'(walk_one) & 16'hCCCC) != '0, (16'(walk_one) & 16'hAAAA) != '0});
   end
+
+  // Walks take turns, a place each. So a walk takes no longer than one over all places, whatever others abort meanwhile (R28).
+  round_robin #(.N(Queues)) u_walk_robin (
+    .clk_i, .rst_ni,
+    .request_i (walks_q),
+    .grant_o   (walk_one),
+    .number_o  (walk_number),
+    .accept_i  (walks)
+  );
+  assign walk_pair  = (Queues == 1) ? '0 : walk_number[QueueBits-1:0];
   assign walk       = walks ? PtrBits'(walk_q[walk_pair]) : '0;
   assign walk_place = AddrBits'({walk_pair, walk});
   assign walked     = walks ? work_mem[walk_place] : '0;
