@@ -1102,6 +1102,7 @@ module rl_runtime_top
   interrupts #(.Queues(Queues)) u_interrupts (
     .clk_i (clk_front), .rst_ni,
     .inner_rst_ni     (inner_rst_n),
+    .bus_rst_ni       (m_axi_rst_ni),
     .start_i          (start),
     .start_queue_i    (start_queue),
     .start_config_i   (start_config),
