@@ -363,8 +363,9 @@ module event_ring
   always_ff @(posedge clk_i) begin
     if (!rst_ni) visible_q <= '0;
     else begin
+      // While no ring runs, too: a later ring may tell of a fault of this queue pair without a start of it before.
+      if (answered_i != '0) visible_q[answered_pair] <= answered_to_i;
       if (answers) begin
-        visible_q[answered_pair] <= answered_to_i;
         if (shows && (answered_i == 2'd2 || !shown_odd)) even_mem[{answered_pair, shown_line}] <= {visible_i == '0, now_q[31:0]};
         if (shows && (answered_i == 2'd2 || shown_odd))  odd_mem[{answered_pair, shown_line}]  <= {visible_i == '0, now_q[31:0]};
         if (shows && (answered_i == 2'd2 || !shown_odd)) even_lost_mem[{answered_pair, shown_line}] <= visible_i == '0;

@@ -18,6 +18,7 @@ module interrupts
   input  logic        clk_i,
   input  logic        rst_ni,             // of the registers: the table
   input  logic        inner_rst_ni,       // of everything else: the bus owes nothing any more
+  input  logic        bus_rst_ni,         // of what was promised to the bus, which outlives a reset of the device
   input  logic        start_i,            // a queue pair starts, with this configuration
   input  logic [3:0]  start_queue_i,
   input  queue_config_t start_config_i,
@@ -204,6 +205,8 @@ module interrupts
 
   logic [Slots-1:0] takes_one, acks_one;
   logic             moves;
+  logic [QueueBits-1:0] offer_pair_q;
+  logic                 offer_q;
 
   always_ff @(posedge clk_i) begin
     if (answered_i != '0) begin
@@ -227,7 +230,6 @@ module interrupts
       above_q   <= '0;
       running_q <= '0;
       pending_q <= '0;
-      sent_q    <= '0;
       now_q     <= '0;
       scan_q    <= '0;
     end else begin
@@ -254,9 +256,17 @@ module interrupts
         above_q   <= ((above_q & ~arm_one & ~leaves) | sights) & ~fires & on;
         running_q <= ((running_q & ~arm_one) | starts_time) & ~fires & on;
         pending_q <= ((pending_q & ~takes_one) | fires) & on;
-        sent_q    <= (sent_q | takes_one) & ~acks_one;
       end
     end
+  end
+
+  // A message that the port has stays sent while the rest is reset, until it is answered. One that stands in front of the port is withdrawn.
+  logic [Slots-1:0] withdrawn;
+  assign withdrawn = (!inner_rst_ni && offer_q && !message_ready_i) ? Slots'(16'd1 << offer_pair_q) : '0;
+
+  always_ff @(posedge clk_i) begin
+    if (!bus_rst_ni)                sent_q <= '0;
+    else if (moves || sent_q != '0) sent_q <= (inner_rst_ni ? sent_q | takes_one : sent_q & ~withdrawn) & ~acks_one;
   end
 
   // ---------------------------------------------------------------- the table
@@ -299,8 +309,7 @@ module interrupts
   /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most queue pairs
   logic [3:0]           number;
   /* verilator lint_on UNUSEDSIGNAL */
-  logic [QueueBits-1:0] take_pair, offer_pair_q;
-  logic                 offer_q;
+  logic [QueueBits-1:0] take_pair;
   logic [95:0]          offer_message_q;
 
   always_comb begin
@@ -342,9 +351,9 @@ module interrupts
   logic       message_ack;
   assign ack_number  = ack_id_i - MESSAGE_AXI_ID;
   assign ack_pair    = (Queues == 1) ? '0 : ack_number[QueueBits-1:0];
-  assign message_ack = ack_i && ack_id_i >= MESSAGE_AXI_ID && ack_id_i < EVENT_AXI_ID && inner_rst_ni;   // what drains behind a reset counts nothing
+  assign message_ack = ack_i && ack_id_i >= MESSAGE_AXI_ID && ack_id_i < EVENT_AXI_ID;
   assign acks_one    = message_ack ? Slots'(16'd1 << ack_pair) : '0;
-  assign fault_o     = (message_ack && ack_error_i) ? Queues'(acks_one) : '0;
+  assign fault_o     = (message_ack && ack_error_i && inner_rst_ni) ? Queues'(acks_one) : '0;   // one that comes after a reset is no fault
 
   // ---------------------------------------------------------------- for the registers and the life of the queue pairs
   assign arm_o     = (read_i && written_q[read_pair]) ? arm_mem[read_pair] : '0;
@@ -360,12 +369,12 @@ module interrupts
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
-    if (inner_rst_ni && (arm_i || start_i || message_ack || running_q != '0)) begin
+    if (bus_rst_ni && message_ack && (ack_number >= 6'(Queues) || !sent_q[ack_pair]))
+      $fatal(1, "R14 interrupts: write response for a message that was not sent, ID %0d", ack_id_i);
+    if (inner_rst_ni && (arm_i || start_i || running_q != '0)) begin
       if (arm_i && !on[write_pair]) $fatal(1, "R12 interrupts: queue pair %0d is armed, and not enabled", write_pair);
       if (start_i && (armed_q[start_pair] || pending_q[start_pair] || sent_q[start_pair]))
         $fatal(1, "R12 interrupts: queue pair %0d starts armed, or with a message", start_pair);
-      if (message_ack && (ack_number >= 6'(Queues) || !sent_q[ack_pair]))
-        $fatal(1, "R14 interrupts: write response for a message that was not sent, ID %0d", ack_id_i);
       if ((running_q & ~armed_q) != '0) $fatal(1, "R14 interrupts: a deadline runs and nothing is armed, %b", running_q & ~armed_q);
     end
     if (inner_rst_ni && drained_i != '0) begin

@@ -456,7 +456,9 @@ module readback
         end
         Load: begin
           state_q <= End;
-          if (ask_occupied_i) error_q <= ERR_POLICY_BUSY;
+          // Another queue pair of the function may have loaded the same version meanwhile.
+          if (ask_resident_i)      error_q <= ERR_BAD_POLICY;
+          else if (ask_occupied_i) error_q <= ERR_POLICY_BUSY;
         end
         default: if (ends) begin
           busy_q                <= 1'b0;

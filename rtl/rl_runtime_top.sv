@@ -128,9 +128,9 @@ module rl_runtime_top
   logic        checked_valid, checked_fence, checked_prefill, checked_stop;
   work_t       checked_work, work;
   echo_t       checked_echo, echo;
-  logic        look, known, taken, fence, prefill, stopped, stop, stop_group;
-  logic [3:0]  look_queue, stop_queue;
-  logic [31:0] stop_rollout;
+  logic        look, known, taken, fence, prefill, stopped, stop, stop_group, told;
+  logic [3:0]  look_queue, stop_queue, told_queue;
+  logic [31:0] stop_rollout, told_rollout;
   logic [PreparedBits-1:0] checked_prepared, prepared;
 
   // Versions of the policy.
@@ -663,6 +663,9 @@ module rl_runtime_top
     .stop_queue_o   (stop_queue),
     .stop_group_o   (stop_group),
     .stop_rollout_o (stop_rollout),
+    .abort_o        (told),
+    .abort_queue_o  (told_queue),
+    .abort_rollout_o (told_rollout),
     .abort_i        (abort),
     .abort_queue_i  (bell_queue),
     .abort_rollout_i (index),
@@ -894,6 +897,9 @@ module rl_runtime_top
     .stop_queue_i       (stop_queue),
     .stop_group_i       (stop_group),
     .stop_rollout_i     (stop_rollout),
+    .abort_i            (told),
+    .abort_queue_i      (told_queue),
+    .abort_rollout_i    (told_rollout),
     .retire_i           (switched && (switch_keep || switch_abort)),
     .retire_pairs_i     (switch_pairs),
     .retire_slot_i      (!switch_slot),
@@ -1124,6 +1130,7 @@ module rl_runtime_top
   interrupts #(.Queues(Queues)) u_interrupts (
     .clk_i (clk_rare), .rst_ni,
     .inner_rst_ni     (inner_rst_n),
+    .bus_rst_ni       (m_axi_rst_ni),
     .start_i          (start),
     .start_queue_i    (start_queue),
     .start_config_i   (start_config),

@@ -33,6 +33,9 @@ module rollout_worker_fsm
   input  logic [3:0]            stop_queue_i,
   input  logic                  stop_group_i,        // … or with this prefix, copy-on-write
   input  logic [31:0]           stop_rollout_i,
+  input  logic                  abort_i,             // R8: so does an ABORT, beside a STOP of anybody's (R28)
+  input  logic [3:0]            abort_queue_i,
+  input  logic [31:0]           abort_rollout_i,
   input  logic                  retire_i,            // R20: the version in this policy slot of these queue pairs is retired:
   input  logic [Queues-1:0]     retire_pairs_i,      // in this cycle what is assigned knows of it already
   input  logic                  retire_slot_i,
@@ -95,9 +98,10 @@ module rollout_worker_fsm
   localparam int QueueBits = (Queues == 1) ? 0 : $clog2(Queues);
   localparam int KeyBits   = 32 + QueueBits;
   localparam int Slots     = 1 << QueueBits;
-  logic [KeyBits-1:0] new_key, stop_key, probe_key;
+  logic [KeyBits-1:0] new_key, stop_key, abort_key, probe_key;
   assign new_key   = KeyBits'({work_i.pair, work_i.rollout_id});
   assign stop_key  = KeyBits'({stop_queue_i, stop_rollout_i});
+  assign abort_key = KeyBits'({abort_queue_i, abort_rollout_i});
   assign probe_key = KeyBits'({probe_queue_i, probe_rollout_i});
 
   // R9: the threshold of each queue pair, Q16.16 with a sign.
@@ -479,7 +483,7 @@ module rollout_worker_fsm
     end
   end
 
-  assign stops = stop_i || drain_i != '0 || retire_aborts;
+  assign stops = stop_i || abort_i || drain_i != '0 || retire_aborts;
   always_comb begin
     stop_run = '0;
     stop_0   = '0;
@@ -497,6 +501,13 @@ module rollout_worker_fsm
           stop_0[w]   = queue_rollout[{4'(w), 1'b0}] == stop_key;
           stop_1[w]   = queue_rollout[{4'(w), 1'b1}] == stop_key;
         end
+      end
+    end
+    if (abort_i) begin
+      for (int w = 0; w < Workers; w++) begin
+        if (rollout_q[w*KeyBits +: KeyBits] == abort_key) stop_run[w] = 1'b1;
+        if (queue_rollout[{4'(w), 1'b0}] == abort_key) stop_0[w] = 1'b1;
+        if (queue_rollout[{4'(w), 1'b1}] == abort_key) stop_1[w] = 1'b1;
       end
     end
     if (drain_i != '0) begin

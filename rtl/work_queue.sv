@@ -9,8 +9,9 @@
 //
 // ABORT ends DECODEs of a rollout as a STOP would that stood behind all that is published (R8), but no descriptor stands for
 // it here. So each entry has a bit that says that it was aborted. What arrives from then on gets it as it comes in, until all
-// that was published is here; what is here gets it from a walk over the entries of the queue pair, one per cycle, and the
-// oldest one is compared as long as the walk has not passed it. The workers learn of it as soon as no STOP is told to them.
+// that was published is here; what is here gets it from a walk over the entries of the queue pair, one per cycle in turn with other queue pairs', and the
+// oldest one is compared as long as the walk has not passed it. The workers learn of it in the
+// cycle after the write, whatever STOPs arrive then (R28).
 //
 // One memory for all queue pairs, divided evenly; heads and tails per queue pair.
 module work_queue
@@ -55,6 +56,9 @@ module work_queue
   output logic [3:0]  stop_queue_o,
   output logic        stop_group_o,   // … or, where it is one of a group, of this prefix
   output logic [31:0] stop_rollout_o,
+  output logic        abort_o,        // an ABORT was written in the cycle before: it ends what the workers have of this rollout
+  output logic [3:0]  abort_queue_o,
+  output logic [31:0] abort_rollout_o,
 
   input  logic        abort_i,        // ABORT is written, while aborting_o is low: it ends this rollout's DECODEs …
   input  logic [3:0]  abort_queue_i,
@@ -135,7 +139,7 @@ module work_queue
   logic [PtrBits:0]    oldest, newest, notes, row_first, push_newest;
   logic                adds, same, arrives, tells, meets, noted;
   // See ABORT.
-  logic                sends, aborted;
+  logic                aborted;
   logic [QueueBits-1:0] send_pair;
   logic [Queues-1:0]   over;
   logic [31:0]         told;
@@ -146,10 +150,10 @@ module work_queue
 
   assign tells          = push_i && stop_i;
   assign told           = (tells && work_i.all) ? work_i.prefix_id : work_i.rollout_id;
-  assign stop_o         = tells || sends;
-  assign stop_queue_o   = tells ? work_i.pair : 4'(send_pair);
+  assign stop_o         = tells;
+  assign stop_queue_o   = tells ? work_i.pair : '0;
   assign stop_group_o   = tells && work_i.all;
-  assign stop_rollout_o = tells ? told : abort_rollout_q[send_pair];
+  assign stop_rollout_o = tells ? told : '0;
   assign oldest         = oldest_q[read_pair];
   assign newest         = newest_q[read_pair];
   assign push_newest    = newest_q[push_pair];
@@ -227,6 +231,9 @@ module work_queue
 
   logic [QueueBits-1:0] abort_pair, walk_pair;
   logic [Queues-1:0]    push_one, walk_one;
+  /* verilator lint_off UNUSEDSIGNAL */  // 4 bits, whatever was built
+  logic [3:0]           walk_number;
+  /* verilator lint_on UNUSEDSIGNAL */
   logic                 aborts, comes, walks, ahead;
   logic [AddrBits-1:0]  walk_place;
   logic [PtrBits:0]     abort_head, abort_tail;
@@ -239,27 +246,28 @@ module work_queue
   assign aborts     = (sends_q | comes_q | walks_q) != '0;
   assign push_one   = (aborts && push_i) ? Queues'(16'd1 << push_pair) : '0;
   assign comes      = (comes_q & push_one) != '0;
-  assign sends      = sends_q != '0 && !tells;
   assign walks      = walks_q != '0;
   assign aborting_o = (sends_q | comes_q | walks_q) & on_i;
   assign abort_head = abort_i ? head_q[abort_pair] + (PtrBits+1)'(take_i && read_pair == abort_pair) : '0;
   assign abort_tail = abort_i ? tail_q[abort_pair] + (PtrBits+1)'(push_i && push_pair == abort_pair) : '0;
 
-  // The first queue pair that has something to tell, and to walk over. Whatever comes in of a queue pair, and is no STOP, lets
-  // it tell at once: so nothing that was published behind the ABORT is at a worker by then.
-  if (Queues == 1) begin : gen_one
-    assign send_pair = '0;
-    assign walk_pair = '0;
-    assign walk_one  = walks_q;
-  end else begin : gen_many
-    logic [Queues-1:0] send_one;
-    assign send_one  = ((sends_q & push_one) != '0) ? push_one : (sends_q != '0) ? sends_q & (~sends_q + 1'b1) : '0;
-    assign walk_one  = walks ? walks_q & (~walks_q + 1'b1) : '0;
-    assign send_pair = QueueBits'({(16'(send_one) & 16'hFF00) != '0, (16'(send_one) & 16'hF0F0) != '0,
-                                   (16'(send_one) & 16'hCCCC) != '0, (16'(send_one) & 16'hAAAA) != '0});
-    assign walk_pair = QueueBits'({(16'(walk_one) & 16'hFF00) != '0, (16'(walk_one) & 16'hF0F0) != '0,
-                                   (16'(walk_one) & 16'hCCCC) != '0, (16'(walk_one) & 16'hAAAA) != '0});
-  end
+  // One is written per cycle, so one is told: before anything that was published behind it can be at a worker.
+  assign send_pair       = (Queues == 1) ? '0
+                         : QueueBits'({(16'(sends_q) & 16'hFF00) != '0, (16'(sends_q) & 16'hF0F0) != '0,
+                                       (16'(sends_q) & 16'hCCCC) != '0, (16'(sends_q) & 16'hAAAA) != '0});
+  assign abort_o         = sends_q != '0;
+  assign abort_queue_o   = 4'(send_pair);
+  assign abort_rollout_o = abort_o ? abort_rollout_q[send_pair] : '0;
+
+  // Walks take turns, a place each. So a walk takes no longer than one over all places, whatever others abort meanwhile (R28).
+  round_robin #(.N(Queues)) u_walk_robin (
+    .clk_i, .rst_ni,
+    .request_i (walks_q),
+    .grant_o   (walk_one),
+    .number_o  (walk_number),
+    .accept_i  (walks)
+  );
+  assign walk_pair  = (Queues == 1) ? '0 : walk_number[QueueBits-1:0];
   assign walk       = walks ? PtrBits'(walk_q[walk_pair]) : '0;
   assign walk_place = AddrBits'({walk_pair, walk});
   assign walked     = walks ? work_mem[walk_place] : '0;
@@ -305,7 +313,7 @@ module work_queue
       walks_q <= '0;
     end else begin
       if (aborts) begin
-        sends_q <= sends_q & on_i & ~(sends ? Queues'(16'd1 << send_pair) : '0);
+        sends_q <= '0;
         comes_q <= comes_q & on_i & ~((comes && coming_q[push_pair] == 32'd1) ? push_one : '0);
         walks_q <= walks_q & on_i & ~over;
       end
@@ -330,6 +338,7 @@ module work_queue
   initial if (Places < 2 || (Depth & (Depth - 1)) != 0)
     $fatal(1, "work_queue: Depth is %0d: it must be a power of two, at least 2 for each queue pair", Depth);
   always_ff @(posedge clk_i) begin
+    if (rst_ni && aborts && (sends_q & (sends_q - 1'b1)) != '0) $fatal(1, "R8 work_queue: ABORTs of queue pairs %b in one cycle", sends_q);
     if (rst_ni && push_i) begin
       if (some_q[push_pair] && tail - head_q[push_pair] == (PtrBits+1)'(Places))
         $fatal(1, "R4 work_queue: a descriptor of queue pair %0d with no place for it", push_pair);

@@ -46,6 +46,7 @@ module event_ring_apart_tb;
   int   lives [0:Queues-1], faults [0:1], owed [0:1], visible [0:Queues-1], next [0:Queues-1];
   logic withheld = 1'b0;
   logic [31:0] bits = '0;               // of FAULT events
+  logic [31:0] fault_index = '0;        // of the last one
   initial for (int k = 0; k < Queues; k++) begin
     lives[k] = 0; visible[k] = 0; next[k] = 0;
     if (k < 2) begin faults[k] = 0; owed[k] = 0; end
@@ -60,6 +61,7 @@ module event_ring_apart_tb;
     end else begin
       faults[event_owner] = faults[event_owner] + 1;
       bits = bits | found.start;
+      fault_index = found.index;
     end
     owed[event_owner] = owed[event_owner] + 1;
   end
@@ -77,6 +79,7 @@ module event_ring_apart_tb;
     if (ack) owed[ack_id - 48] = owed[ack_id - 48] - 1;
   endtask
 
+  logic with_ring = 1'b1;
   task automatic begin_pair(input int q, input int f, input logic first);
     owner[q] = 4'(f);
     tick;
@@ -85,8 +88,8 @@ module event_ring_apart_tb;
     config_now.owner     = 4'(f);
     config_now.eq_starts = first;
     config_now.eq_base   = 64'h1_0000_0000 * (f + 1);
-    config_now.eq_size   = 17'd65536;
-    config_now.eq_life   = 1'b1;
+    config_now.eq_size   = with_ring ? 17'd65536 : '0;
+    config_now.eq_life   = with_ring;
     tick;
     on[q] = 1'b1;
     tick;
@@ -242,9 +245,36 @@ module event_ring_apart_tb;
     for (k = 0; k < 20; k++) tick;
   endtask
 
+  // Queue pair 2 has completions while no ring runs, and is disabled. Then queue pair 0 starts the ring, and an ENABLE of queue pair 2 is
+  // refused: its FAULT names its first completion that is not answered, as CQ_TAIL does.
+  task automatic case_index;
+    with_ring = 1'b0;
+    begin_pair(2, 0, 1'b1);
+    for (k = 0; k < 7; k++) begin
+      tick;
+      answer(2, between(1, 2), 1'b0);
+    end
+    tick;
+    on[2] = 1'b0;
+    for (k = 0; k < 20; k++) tick;
+    with_ring = 1'b1;
+    begin_pair(0, 0, 1'b1);
+    tick;
+    raised[3*Queues + 2] = 1'b1;
+    ready = 1'b1;
+    for (k = 0; k < 20; k++) tick;
+    if (faults[0] != 1 || fault_index !== 32'(visible[2]))
+      fail($sformatf("R23: %0d FAULT events, the last with index %0d, of a queue pair with %0d completions", faults[0], fault_index, visible[2]));
+    on[0] = 1'b0;
+    for (k = 0; k < 20; k++) tick;
+    faults[0]  = 0;
+    visible[2] = 0;
+  endtask
+
   initial begin
     @(posedge rst_n);
     tick;
+    case_index;
     begin_pair(0, 0, 1'b1);
     begin_pair(1, 1, 1'b1);
     case_turns;

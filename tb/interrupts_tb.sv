@@ -46,6 +46,7 @@ module interrupts_run #(
   logic        reading = 1'b0;
   logic [15:0] count_limit = '0;
   logic [31:0] time_limit = '0;
+  logic        run = 1'b1;                // 0: the device is reset, and the bus lives on
   queue_config_t config_now;
   logic [Queues-1:0] on = '0, drained = '0;      // drained: no completion comes any more
 
@@ -69,7 +70,7 @@ module interrupts_run #(
   assign arm_visible = visible[pair];
 
   interrupts #(.Queues(Queues)) u_dut (
-    .clk_i(clk), .rst_ni(rst_n), .inner_rst_ni(rst_n), .start_i(start), .start_queue_i(pair), .start_config_i(config_now),
+    .clk_i(clk), .rst_ni(rst_n && run), .inner_rst_ni(rst_n && run), .bus_rst_ni(rst_n), .start_i(start), .start_queue_i(pair), .start_config_i(config_now),
     .on_i(on), .drained_i(drained), .write_queue_i(pair), .write_data_i(data), .arm_i(arm), .arm_visible_i(arm_visible),
     .table_write_i(table_write), .table_word_i(word), .read_i(reading), .read_queue_i(read_pair), .arm_o(arm_read),
     .message_o(entry_read), .armed_o(armed), .masked_o(masked), .pending_o(pending),
@@ -142,7 +143,24 @@ module interrupts_run #(
     end
   endtask
 
-  always @(posedge clk) if (rst_n) begin
+  // A reset of the device alone: what the port has is answered yet, and what stands in its register is withdrawn.
+  always @(posedge clk) if (rst_n && !run) begin
+    if (fault != '0) fail("R12: an answer behind a reset is told as a fault");
+    for (int q = 0; q < Queues; q++) begin
+      if (message_valid && !ready && message_queue == 4'(q)) is_sent[q] = 1'b0;
+      if (ack && ack_id == 6'd32 + 6'(q)) is_sent[q] = 1'b0;
+      is_armed[q] = 1'b0; is_pending[q] = 1'b0; is_masked[q] = 1'b1; runs[q] = 1'b0; above[q] = 1'b0; fired[q] = 1'b0;
+      could_send[q] = 1'b0; could_expire[q] = 1'b0; was_on[q] = 1'b0; arm_of[q] = '0;
+      for (int k = 0; k < 4; k++) begin
+        entry[4*q + k]        = '0;
+        entry_before[4*q + k] = '0;
+      end
+    end
+    was_valid = 1'b0;
+    on <= '0;
+  end
+
+  always @(posedge clk) if (rst_n && run) begin
     // What the cycle before has brought: a message in the port's register, deadlines, what has fired.
     is_new     = message_valid && (!was_valid || was_ready);
     some_could = 1'b0;
@@ -568,6 +586,33 @@ module interrupts_run #(
     put_arm(q, 32'd8 - 32'h7FFF_FFFF); tick; expect_messages("asked 2^31 ago", q, 0);
   endtask
 
+  // The device alone is reset with a message that the port has had for long, has from the reset's first cycle on, or never takes. SENDING
+  // says which it has until the answer comes, after the reset or (early) during it.
+  task automatic case_reset(input int q, input logic long, input logic takes, input logic early);
+    life(q, 32'd5, 0, 0, 1, 1);
+    hold_acks  = 1'b1;
+    spoil_acks = 1'b1;
+    ready      = long;
+    put_arm(q, 32'd5);
+    tick;
+    idle(6);
+    if (!busy[q] || message_valid == long) fail("no message is where the case wants it");
+    run   = 1'b0;
+    ready = takes;
+    tick;
+    ready     = 1'b1;
+    hold_acks = !early;
+    idle(12);
+    run = 1'b1;
+    idle(4);
+    if (busy[q] !== (!early && (long || takes))) fail($sformatf("R14: behind a reset SENDING of queue pair %0d is %b", q, busy[q]));
+    hold_acks = 1'b0;
+    idle(12 * Queues);
+    while (is_sent[q]) tick;
+    spoil_acks = 1'b0;
+    idle(2);
+  endtask
+
   // ---------------------------------------------------------------- races
   logic [31:0] some_index;
   int          someone, kind, least;
@@ -649,6 +694,12 @@ module interrupts_run #(
     for (int q = 0; q < Queues; q++) began[q] = armings[q];
     waits_for = "the races go on";
     random_races;
+    waits_for = "the device is reset";
+    for (int q = 0; q < Queues; q++) for (int k = 0; k < 2; k++) begin
+      case_reset(q, 1'b1, 1'b1, 1'(k));
+      case_reset(q, 1'b0, 1'b1, 1'(k));
+      case_reset(q, 1'b0, 1'b0, 1'(k));
+    end
     over = 1'b1;
   end
 endmodule

@@ -91,7 +91,7 @@ module mmio_regs_run #(
   );
 
   interrupts #(.Queues(Queues)) u_interrupts (
-    .clk_i(clk), .rst_ni(rst_n), .inner_rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config),
+    .clk_i(clk), .rst_ni(rst_n), .inner_rst_ni(rst_n), .bus_rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config),
     .on_i(on), .drained_i(Queues'(0)), .write_queue_i(bell_queue), .write_data_i(index), .arm_i(arm), .arm_visible_i(32'd0), .table_write_i(table_write),
     .table_word_i(table_word), .read_i(read_now), .read_queue_i(state_queue), .arm_o(arm_read), .message_o(entry_read),
     .armed_o(armed), .masked_o(masked), .pending_o(pending), .answered_i({1'b0, answered}), .answered_queue_i(4'(Pair)),

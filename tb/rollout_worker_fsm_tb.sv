@@ -38,6 +38,9 @@ module rollout_worker_fsm_tb;
   endtask
 
   logic        assign_now, assign_q = 1'b0, probe = 1'b0, holds, joins, wants, free, ready, token, finish, done;
+  logic        abort = 1'b0;
+  logic [3:0]  abort_queue = '0;
+  logic [31:0] abort_rollout = '0;
   logic        stop = 1'b0, stop_group = 1'b0, refused = 1'b0;
   logic [31:0] retires;
   logic        retire = 1'b0, retire_slot = 1'b0, retire_abort = 1'b0;
@@ -89,6 +92,7 @@ module rollout_worker_fsm_tb;
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .drain_i(drain),
     .wait_states_i(wait_states), .assign_i({1'b0, assign_now, 1'b0}), .assign_worker_i(4'd1), .work_i(work), .stopped_i(1'b0),
     .refused_i(refused), .stop_i(stop), .stop_queue_i(stop_queue), .stop_group_i(stop_group), .stop_rollout_i(stop_rollout),
+    .abort_i(abort), .abort_queue_i(abort_queue), .abort_rollout_i(abort_rollout),
     .retire_i(retire), .retire_pairs_i(retire_pairs), .retire_slot_i(retire_slot), .retire_abort_i(retire_abort), .probe_i(probe), .probe_queue_i(probe_queue),
     .probe_rollout_i(probe_rollout), .holds_o(holds_all), .joins_o(joins_all), .wants_o(wants_all), .free_o(free_all),
     .moved_o(moved_all), .slow_i(3'd0), .fault_i(3'd0), .fault_memory_i(3'd0),
@@ -144,7 +148,7 @@ module rollout_worker_fsm_tb;
   // The result buffer: two items, taken at random.
   int   stall_out, stall_in, items = 0, ends_held = 0;
   logic item_is_end [0:1];
-  int   ended = 0, tokens = 0, stops_seen = 0, groups_seen = 0, drained_seen = 0;
+  int   ended = 0, tokens = 0, aborts_seen = 0, together_seen = 0, stops_seen = 0, groups_seen = 0, drained_seen = 0;
   int   first_done = 0, last_done = 0;  // cycles of ends
 
   // Registers for the wires.
@@ -264,6 +268,14 @@ module rollout_worker_fsm_tb;
         if (stop_group) groups_seen = groups_seen + 1;
       end
     end
+    // An ABORT does, beside a STOP too.
+    if (abort) for (int k = first; k < last; k++) begin
+      if (queue_of[k % Many] == abort_queue && rollout_of[k % Many] == abort_rollout) begin
+        stopped[k % Many] = 1'b1;
+        aborts_seen = aborts_seen + 1;
+        if (stop) together_seen = together_seen + 1;
+      end
+    end
     // R12: all that is here of a queue pair that is being disabled.
     if (drain != 0) for (int k = first; k < last; k++) if (drain[queue_of[k % Many]]) begin
       if (!stopped[k % Many]) drained_seen = drained_seen + 1;
@@ -339,6 +351,9 @@ module rollout_worker_fsm_tb;
     stop_rollout  <= below(pool);
     stop_group    <= chance(50);
     stop_queue    <= below(Queues);
+    abort         <= rst_n && !plain && chance(stop ? 40 : 4);
+    abort_rollout <= below(pool);
+    abort_queue   <= below(Queues);
     probe_queue   <= below(Queues);
     retires       = rnd();
     retire        <= rst_n && !plain && chance(7);
@@ -392,7 +407,7 @@ module rollout_worker_fsm_tb;
 
   // Whether something was seen too seldom.
   function automatic logic lacks();
-    lacks = stops_seen < 50 || kept_seen < 20 || resident_kept_seen < 1 || called_off_seen < 5 || groups_seen < 20 || drained_seen < 20;
+    lacks = stops_seen < 50 || aborts_seen < 50 || together_seen < 10 || kept_seen < 20 || resident_kept_seen < 1 || called_off_seen < 5 || groups_seen < 20 || drained_seen < 20;
   endfunction
 
   initial begin
@@ -418,6 +433,7 @@ module rollout_worker_fsm_tb;
     if (stops_seen < 50) fail($sformatf("only %0d descriptors were stopped", stops_seen));
     if (kept_seen < 20 || resident_kept_seen < 1 || called_off_seen < 5)
       fail($sformatf("only %0d superseded, %0d resident ones, %0d called off", kept_seen, resident_kept_seen, called_off_seen));
+    if (aborts_seen < 50 || together_seen < 10) fail($sformatf("only %0d descriptors were aborted, %0d beside a STOP", aborts_seen, together_seen));
     if (groups_seen < 20) fail($sformatf("only %0d descriptors were stopped with their group", groups_seen));
     if (drained_seen < 20) fail($sformatf("only %0d descriptors were ended by a disable", drained_seen));
     if (tokens < 5000) fail($sformatf("only %0d tokens", tokens));

@@ -1,7 +1,7 @@
 // work_queue against a plain list for each queue pair: every entry comes out once and in order, and a DECODE comes out
 // stopped exactly when a STOP of its rollout and queue pair, or of its group, that came in behind it has not gone out yet, or
-// an ABORT of its rollout was written after it was published. Many STOPs at once, of few rollouts and of many; every STOP is
-// announced in the cycle in which it comes in, every ABORT before anything that was published behind it goes out. Queue pairs
+// an ABORT of its rollout was written after it was published. ABORTs of all queue pairs at a time end each within a bound. Many STOPs at once, of few rollouts and of many; every STOP is
+// announced in the cycle in which it comes in, every ABORT in the one after its write. Queue pairs
 // are turned off and start anew while the others go on. Depths of one row of notes and of several; one queue pair and several.
 module work_queue_tb;
   import bench_pkg::*;
@@ -45,6 +45,9 @@ module work_queue_run #(
   logic              stop_group, abort = 1'b0;
   logic [3:0]        abort_queue = '0;
   logic [Queues-1:0] aborting;
+  logic              told;
+  logic [3:0]        told_queue;
+  logic [31:0]       told_rollout;
   logic [31:0]       stop_rollout, abort_rollout = '0, abort_tail = '0;
   queue_config_t     start_config = '0;
   logic [ENGINE_BITS-1:0] prepared_in, prepared;
@@ -57,7 +60,8 @@ module work_queue_run #(
     .prepared_i(prepared_in), .fence_i(fence_in), .prefill_i(prefill_in), .stop_i(stop_in), .some_o(some), .read_i(read),
     .read_queue_i(read_queue), .work_o(work), .fence_o(fence), .known_o(known), .stopped_o(stopped_out), .take_i(take),
     .echo_o(echo), .prepared_o(prepared), .prefill_o(prefill), .stop_o(stop), .stop_queue_o(stop_queue),
-    .stop_group_o(stop_group), .stop_rollout_o(stop_rollout), .abort_i(abort), .abort_queue_i(abort_queue),
+    .stop_group_o(stop_group), .stop_rollout_o(stop_rollout),
+    .abort_o(told), .abort_queue_o(told_queue), .abort_rollout_o(told_rollout), .abort_i(abort), .abort_queue_i(abort_queue),
     .abort_rollout_i(abort_rollout), .abort_tail_i(abort_tail), .aborting_o(aborting)
   );
 
@@ -67,8 +71,9 @@ module work_queue_run #(
   logic [ENGINE_BITS-1:0]   in_prepared [0:Queues*Places-1];
   logic [2:0]               in_flags [0:Queues*Places-1];
   int   first [0:Queues-1], last [0:Queues-1], waited [0:Queues-1], off_for [0:Queues-1];
-  int   stopped = 0, gone = 0, pool, stall_in, stall_out, stops, notes, q;
-  logic over = 1'b0, hit, is_stop;
+  int   stopped = 0, gone = 0, pool, stall_in, stall_out, stops, notes, q, shown_pair, walked = 0, beside = 0;
+  logic over = 1'b0, hit, is_stop, shown;
+  logic floods = 1'b0;                  // the first queue pair whose ABORT has ended gets another one at once
   work_t work_in_k;
 
   // ABORTs: entries that one ends; and of each queue pair the last one's rollout, how much of what was published has not come
@@ -106,7 +111,9 @@ module work_queue_run #(
     stop_in             <= is_stop;
     work_in.adds_tokens <= !is_stop && chance(70);
     {fence_in, prefill_in} <= rnd();
-    push                <= !chance(stall_in) && on[q] && last[q] - first[q] < Places;
+    shown               = !chance(stall_in) && on[q] && last[q] - first[q] < Places;
+    shown_pair          = q;
+    push                <= shown;
   endtask
 
   always @(posedge clk_i) if (rst_ni && !over) begin
@@ -117,20 +124,23 @@ module work_queue_run #(
       if (!on[k]) untold[k] = 1'b0;
       if (untold[k]) some_untold = 1'b1;
     end
-    if (push && stop_in) begin
-      if (!stop || stop_queue !== work_in.pair || stop_group !== work_in.all
-          || stop_rollout !== (work_in.all ? work_in.prefix_id : work_in.rollout_id)) fail("R8: a STOP is not announced");
-    end else if (stop && !on[stop_queue]) begin      // of one that was just turned off: nothing is left that it could end
-    end else if (stop !== some_untold) fail("R8: an ABORT is not announced as soon as it could be");
-    else if (stop) begin
-      if (!untold[stop_queue] || stop_group || stop_rollout !== aborted_rollout[stop_queue]) fail("R8: an ABORT is announced wrongly");
-      untold[stop_queue] = 1'b0;
-      if (push && untold[work_in.pair]) fail("R8: what was published behind an ABORT comes in before it is announced");
+    if (stop !== (push && stop_in)) fail("R8: a STOP is not announced, or none is");
+    else if (stop && (stop_queue !== work_in.pair || stop_group !== work_in.all
+                      || stop_rollout !== (work_in.all ? work_in.prefix_id : work_in.rollout_id))) fail("R8: a STOP is announced wrongly");
+    // R28: in the cycle after its write, whatever STOPs come. Of one that was just turned off nothing is left that it could end.
+    if (told && !on[told_queue]) begin
+    end else if (told !== some_untold) fail("R8: an ABORT is not announced in the cycle after its write");
+    else if (told) begin
+      if (!untold[told_queue] || told_rollout !== aborted_rollout[told_queue]) fail("R8: an ABORT is announced wrongly");
+      untold[told_queue] = 1'b0;
+      if (stop) beside = beside + 1;
     end
     for (int k = 0; k < Queues; k++) begin
       slow[k] = (on[k] && aborting[k] && coming[k] == 0) ? slow[k] + 1 : 0;
       if (on[k] && !aborting[k] && (coming[k] != 0 || untold[k])) fail("R8: an ABORT has not come to all that was published");
       if (slow[k] > 2 * Depth + 100) fail("R8: an ABORT does not end");
+      if (floods && slow[k] > Queues * Places + 3) fail($sformatf("R28: the walk of queue pair %0d has taken %0d cycles", k, slow[k]));
+      if (floods && slow[k] > walked) walked = slow[k];
     end
     q     = int'(read_queue);
     hit   = 1'b0;
@@ -187,12 +197,15 @@ module work_queue_run #(
     show;
     abort <= 1'b0;
     q = below(Queues);
-    if (on[q] && !aborting[q] && !(abort && abort_queue == q) && chance(8)) begin
+    if (floods) begin
+      for (int k = Queues - 1; k >= 0; k--) if (on[k] && !aborting[k] && !(abort && abort_queue == k)) q = k;
+    end
+    if (on[q] && !aborting[q] && !(abort && abort_queue == q) && (floods || chance(8))) begin
       abort         <= 1'b1;
       abort_queue   <= q;
       abort_rollout <= below(pool);
       // Behind what comes in with it.
-      abort_tail    <= pushes[q] + 1 + below(chance(50) ? 2 : 12);
+      abort_tail    <= floods ? pushes[q] + 32'(shown && shown_pair == q) : pushes[q] + 1 + below(chance(50) ? 2 : 12);
     end
     want       <= !chance(stall_out);
     read_queue <= below(Queues);
@@ -231,8 +244,17 @@ module work_queue_run #(
       pool      = k[3] ? 3 : 200;
       repeat (400) @(posedge clk_i);
     end
+    // R28: full queue pairs, of which every other one is aborted again and again: each walk has its turn.
+    stall_in = 0; stall_out = 95; stops = 0;
+    repeat (400) @(posedge clk_i);
+    for (int k = 0; k < Queues; k++) slow[k] = 0;
+    floods = 1'b1;
+    repeat (1500) @(posedge clk_i);
+    floods = 1'b0;
+    if (Queues > 1 && walked < Places) fail($sformatf("not tried: the longest walk beside others has taken %0d cycles", walked));
     if (gone < 500 || (stopped < 30 && Places > 2)) fail($sformatf("depth %0d: %0d went out, %0d stopped", Depth, gone, stopped));
     if (aborts < 100 || (aborted < 30 && Places > 2)) fail($sformatf("depth %0d: %0d ABORTs ended %0d", Depth, aborts, aborted));
+    if (beside < 10) fail($sformatf("not tried: %0d ABORTs beside STOPs", beside));
     over = 1'b1;
   end
 endmodule

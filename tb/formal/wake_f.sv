@@ -43,7 +43,7 @@ module wake_f import desc_pkg::*; import core_pkg::*; (
   assign drained     = draining & idle;
 
   interrupts #(.Queues(1)) u_interrupts (
-    .clk_i, .rst_ni(run), .inner_rst_ni(inner), .start_i, .start_queue_i('0), .start_config_i(config_now), .on_i(on), .drained_i(drained),
+    .clk_i, .rst_ni(run), .inner_rst_ni(inner), .bus_rst_ni(run), .start_i, .start_queue_i('0), .start_config_i(config_now), .on_i(on), .drained_i(drained),
     .write_queue_i('0), .write_data_i(data_i), .arm_i, .arm_visible_i(visible), .table_write_i, .table_word_i,
     .read_i(1'b0), .read_queue_i('0), .arm_o(arm_read), .message_o(message), .armed_o(armed), .masked_o(masked), .pending_o(pending),
     .answered_i, .answered_queue_i('0), .visible_i(visible_now), .asks_i(asks_i != '0), .asked_i(asked_to),
