@@ -36,7 +36,9 @@ fn seed() -> u64 {
 /// Runs `plan` on `calm`, and in two random memories, resting and awake. At least 1 / `share` of the cycles are rested in.
 fn hold(calm: &RtlConfig, plan: &ReplayPlan, share: u64) {
     let seed = seed();
-    for config in [calm.clone(), calm.clone().with_random_memory(seed), calm.clone().with_random_memory(seed + 1)] {
+    for config in
+        [calm.clone(), calm.clone().with_random_memory(seed), calm.clone().with_random_memory(seed + 1)]
+    {
         let (resting, rested) = run(&config, plan, false);
         let (awake, never) = run(&config, plan, true);
         assert_eq!(resting, awake, "{config:?}");
