@@ -207,10 +207,10 @@ module engine_npu
   localparam int FlightBits = $clog2(MAX_WRITES) + 1;
   logic [QueueBits-1:0]  line_pair, ack_pair;
   logic [QueueBits-1:0]  loaded_pair_q [0:MAX_WORKERS*2-1];   // of what is in a place, …
-  logic [QueueBits-1:0]  begun_pair_q  [0:MAX_WORKERS-1];     // … and of what a worker runs
+  logic [QueueBits-1:0]  begun_pair_q  [0:Workers-1];     // … and of what a worker runs
   logic [FlightBits-1:0] flight_q [0:Slots-1];                // lines in flight of a queue pair, …
-  logic [FlightBits-1:0] left_q   [0:MAX_WORKERS-1];          // … and those of them that a worker waits for
-  logic [FlightBits-1:0] flying   [0:MAX_WORKERS-1];
+  logic [FlightBits-1:0] left_q   [0:Workers-1];          // … and those of them that a worker waits for
+  logic [FlightBits-1:0] flying   [0:Workers-1];
   logic [Workers-1:0]    buffered_q, owed_q;                  // it waits for its buffer, for answers
   logic [Workers-1:0]    acks, counts, some, over, held;
   assign line_pair = (Queues == 1) ? '0 : line_queue_i[QueueBits-1:0];
