@@ -2,8 +2,8 @@
 // things more: a step may fail, and a PREFILL is one begin, answered when all of its positions are made. One with LOGP scores: behind each step the
 // log-probability of the token that follows is written, before the next one begins.
 //
-// Of a descriptor it keeps, by worker and place, what the sequence in memory does not say; when one begins, its HwSequence is read, and held by
-// worker. Then the workers that want a step take turns; what a step needs is read for it: the token, the block table (by the NPU), the program. A
+// Of a descriptor it keeps, by worker and place, what the sequence in memory does not say; when one begins, and the token lines that its queue pair
+// has sent are answered, its HwSequence is read, and held by worker. Then the workers that want a step take turns; what a step needs is read for it: the token, the block table (by the NPU), the program. A
 // turn ends when a gang of the NPU has the step, and another one begins with what comes of it. The NPU keeps nothing between steps.
 //
 // A gang takes steps of DECODEs of one version and one owner, or of one PREFILL, whose positions follow each other: each writes its keys and values
@@ -58,6 +58,13 @@ module engine_npu
   output logic [Workers-1:0]      fault_o,           // there is no token: the descriptor ends as …
   output logic [Workers-1:0]      fault_memory_o,    // … DMA_FAULT; else as BAD_SEQUENCE
   input  logic [Workers-1:0]      token_take_i,     // of either engine
+
+  // Token lines, of any engine.
+  input  logic [Workers-1:0]      items_i,           // the worker's buffer has some, or an end
+  input  logic                    line_i,            // one goes to the write port
+  input  logic [3:0]              line_queue_i,
+  input  logic                    line_ack_i,        // one is answered; those of a queue pair in order
+  input  logic [3:0]              line_ack_queue_i,
 
   // Of the version that a descriptor names.
   output logic [3:0]              image_owner_o,
@@ -193,6 +200,53 @@ module engine_npu
     assign logp_o[w*32 +: 32]  = valid_q[w] ? logp_mem[w] : '0;
   end
 
+  // ------------------------------------------------------------------ what a descriptor reads is written
+  // Its first token, its prompt or its sequence may lie where an earlier descriptor of its rollout has written tokens (R5). So its first turn waits
+  // until the lines that its queue pair had sent are answered: when it begins, those of the earlier ones are in its worker's buffer or went before.
+  // Once the buffer is empty, those in flight are counted down.
+  localparam int FlightBits = $clog2(MAX_WRITES) + 1;
+  logic [QueueBits-1:0]  line_pair, ack_pair;
+  logic [QueueBits-1:0]  loaded_pair_q [0:MAX_WORKERS*2-1];   // of what is in a place, …
+  logic [QueueBits-1:0]  begun_pair_q  [0:Workers-1];     // … and of what a worker runs
+  logic [FlightBits-1:0] flight_q [0:Slots-1];                // lines in flight of a queue pair, …
+  logic [FlightBits-1:0] left_q   [0:Workers-1];          // … and those of them that a worker waits for
+  logic [FlightBits-1:0] flying   [0:Workers-1];
+  logic [Workers-1:0]    buffered_q, owed_q;                  // it waits for its buffer, for answers
+  logic [Workers-1:0]    acks, counts, some, over, held;
+  assign line_pair = (Queues == 1) ? '0 : line_queue_i[QueueBits-1:0];
+  assign ack_pair  = (Queues == 1) ? '0 : line_ack_queue_i[QueueBits-1:0];
+  assign counts    = buffered_q & ~items_i;
+  assign held      = (buffered_q & items_i) | some | owed_q;
+
+  for (genvar w = 0; w < Workers; w++) begin : gen_owed
+    assign acks[w]   = line_ack_i && begun_pair_q[w] == ack_pair;
+    assign flying[w] = counts[w] ? flight_q[begun_pair_q[w]] - FlightBits'(acks[w]) : '0;
+    assign some[w]   = flying[w] != '0;
+    assign over[w]   = acks[w] && left_q[w] == FlightBits'(1);
+    always_ff @(posedge clk_i) begin
+      if (begins[w]) begun_pair_q[w] <= loaded_pair_q[{4'(w), begin_place_i[w]}];
+      if (counts[w])                 left_q[w] <= flying[w];
+      else if (owed_q[w] && acks[w]) left_q[w] <= left_q[w] - 1'b1;
+      if (!rst_ni) owed_q[w] <= 1'b0;
+      else         owed_q[w] <= counts[w] ? some[w] : owed_q[w] && !over[w];
+    end
+  end
+  for (genvar q = 0; q < Slots; q++) begin : gen_flight
+    logic sends_here, acks_here;
+    assign sends_here = line_i && line_pair == QueueBits'(q);
+    assign acks_here  = line_ack_i && ack_pair == QueueBits'(q);
+    always_ff @(posedge clk_i) begin
+      if (!rst_ni)                      flight_q[q] <= '0;
+      else if (sends_here != acks_here) flight_q[q] <= sends_here ? flight_q[q] + 1'b1 : flight_q[q] - 1'b1;
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (load_i) loaded_pair_q[load_place_i] <= (Queues == 1) ? '0 : load_work_i.pair[QueueBits-1:0];
+    if (!rst_ni) buffered_q <= '0;
+    else         buffered_q <= (buffered_q & items_i) | begins;
+  end
+
   // ------------------------------------------------------------------ one worker's turn
   localparam logic [3:0] Idle   = 4'd0;
   localparam logic [3:0] Look   = 4'd1;    // what is kept of the worker and its queue pair is read
@@ -255,7 +309,7 @@ module engine_npu
   logic [Workers-1:0]    waiting;
 
   // Results first: they set gangs free. Who finds no gang that would take its step waits for one to be free.
-  assign waiting     = want_q & ~runs_q & ~blocked_q;
+  assign waiting     = want_q & ~runs_q & ~blocked_q & ~held;
   assign gives_back  = state_q == Idle && result_valid;
   assign picks       = state_q == Idle && !result_valid && waiting != '0 && (npu_ready || open_steps != '0);
   assign next_worker = (Workers == 1) ? '0 : next[WorkerBits-1:0];
