@@ -119,10 +119,9 @@ fn what_is_planted_in_a_load_is_noticed(#[values("LoadsInPlace", "TakesUnfinishe
         return;
     }
     for _ in 0..TRIES {
-        // What is read of weights that are half there may be a count without end: not to end is noticed, too.
-        let mut command = Command::new("timeout");
-        let run = command.arg("60").arg(program()).args(["cut", "same", some_layers()]);
-        let output = run.env("DOORBELL_FAULT", fault).output().unwrap();
+        let mut command = Command::new(program());
+        let output =
+            command.args(["cut", "same", some_layers()]).env("DOORBELL_FAULT", fault).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         match output.status.code() {
             Some(NOT_JUDGED) => {}
