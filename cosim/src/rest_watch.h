@@ -13,9 +13,8 @@ namespace doorbell {
 // A part that rests between moves: whether the next edge is one of its clock.
 #define DOORBELL_OPEN(part) rtl.rl_runtime_top__DOT__gen_parts__DOT__u_rest_##part##__DOT__open
 
-// Of a device without an engine 1: parts of it rest between descriptors. A cycle counts in which descriptors do not move.
-template <class Top, bool LanguageEngine>
-class RestWatch {
+// Whether anybody watches, and what was counted.
+class RestCount {
 public:
     void watch(bool awake) {
         watched_ = true;
@@ -24,6 +23,15 @@ public:
     bool watched() const { return watched_; }
     uint64_t rested() const { return rested_; }
 
+protected:
+    bool watched_ = false, awake_ = false;
+    uint64_t rested_ = 0;
+};
+
+// Of a device without an engine 1: parts of it rest between descriptors. A cycle counts in which descriptors do not move.
+template <class Top, bool LanguageEngine>
+class RestWatch : public RestCount {
+public:
     // While the clock is low.
     void look(const Top& top) {
         if (!watched_) return;
@@ -31,22 +39,11 @@ public:
         if (awake_) DOORBELL_OPEN(rare) = DOORBELL_OPEN(descriptors) = DOORBELL_OPEN(completions) = 1;
         rested_ += !DOORBELL_OPEN(descriptors);
     }
-
-private:
-    bool watched_ = false, awake_ = false;
-    uint64_t rested_ = 0;
 };
 
 template <class Top>
-class RestWatch<Top, true> {
+class RestWatch<Top, true> : public RestCount {
 public:
-    void watch(bool awake) {
-        watched_ = true;
-        awake_ = awake;
-    }
-    bool watched() const { return watched_; }
-    uint64_t rested() const { return rested_; }
-
     // While the clock is low.
     void look(const Top& top) {
         if (!watched_) return;
@@ -66,10 +63,6 @@ public:
         DOORBELL_STILL_NPU(u_npu__DOT__u_rest_samplers) = 0;
         DOORBELL_STILL_NPU(u_npu__DOT__u_gemv__DOT__u_rest_clock) = 0;
     }
-
-private:
-    bool watched_ = false, awake_ = false;
-    uint64_t rested_ = 0;
 };
 
 #undef DOORBELL_OPEN

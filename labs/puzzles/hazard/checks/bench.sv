@@ -32,9 +32,10 @@ module bench;
     bits = ({Lines{1'b1}} << first) & ~({Lines{1'b1}} << stop);
   endfunction
 
-  // A cycle in which this is no word yet: nothing begins.
-  task automatic pause(input int on, input int rf, input int rs, input int wf, input int ws);
+  // A word, or one that is not there yet, and which units are done.
+  task automatic show(input logic is_there, input int on, input int rf, input int rs, input int wf, input int ws);
     @(negedge clk);
+    valid       = is_there;
     unit        = on;
     read_first  = rf;
     read_stop   = rs;
@@ -42,12 +43,22 @@ module bench;
     write_stop  = ws;
     for (int u = 0; u < Units; u++) done[u] = at[u] >= 0 && left[u] == 0;
     #1;
-    if (taken !== 1'b0) still_wrong($sformatf("cycle %0d: taken_o is %b, and valid_i is 0: there is no next word.", cycle, taken),
-                                    "A word begins only while valid_i says that there is one.", header);
+  endtask
+
+  // What is in flight after this cycle.
+  task automatic advance();
     for (int u = 0; u < Units; u++) begin
       if (done[u])         at[u] = -1;
       else if (at[u] >= 0) left[u] = left[u] - 1;
     end
+  endtask
+
+  // A cycle in which this is no word yet: nothing begins.
+  task automatic pause(input int on, input int rf, input int rs, input int wf, input int ws);
+    show(1'b0, on, rf, rs, wf, ws);
+    if (taken !== 1'b0) still_wrong($sformatf("cycle %0d: taken_o is %b, and valid_i is 0: there is no next word.", cycle, taken),
+                                    "A word begins only while valid_i says that there is one.", header);
+    advance();
     @(posedge clk);
     cycle = cycle + 1;
     #1;
@@ -61,15 +72,7 @@ module bench;
     word_reads  = bits(rf, rs);
     word_writes = bits(wf, ws);
     while (!begun && !ended) begin
-      @(negedge clk);
-      valid       = 1'b1;
-      unit        = on;
-      read_first  = rf;
-      read_stop   = rs;
-      write_first = wf;
-      write_stop  = ws;
-      for (int u = 0; u < Units; u++) done[u] = at[u] >= 0 && left[u] == 0;
-      #1;
+      show(1'b1, on, rf, rs, wf, ws);
       row = $sformatf("%5d |", cycle);
       for (int u = 0; u < Units; u++)
         if (at[u] < 0) row = $sformatf("%0s %0s", row, (u == 0) ? "-                             |" : "-                     |");
@@ -111,10 +114,7 @@ module bench;
       if (met_kind == 1) raws = raws + 1;
       if (met_kind == 2) wars = wars + 1;
       if (met_kind == 3) waws = waws + 1;
-      for (int u = 0; u < Units; u++) begin
-        if (done[u])       at[u] = -1;
-        else if (at[u] >= 0) left[u] = left[u] - 1;
-      end
+      advance();
       if (taken) begin
         for (int u = 0; u < Units; u++) if (at[u] >= 0) beside = beside + 1;
         at[on]        = word;
