@@ -97,7 +97,7 @@ pub struct Args {
     /// Bytes of a request
     #[arg(long, value_name = "N", default_value_t = 32 << 20)]
     max_body: usize,
-    /// Seconds that a request may take to come
+    /// Seconds that a request may take to come, and a client to take more of its answer
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     request_timeout: u64,
     /// Plants a fault, for suites that look for it: docs/lifecycle.md
@@ -179,7 +179,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
-/// The key that clients have to send, if they have to: one that none can send would lock all out, and one that is not read would let all in.
+/// The key that clients have to send, if there is one. A key that no client can send would lock all out. Without a key all are let in, so one that
+/// cannot be read is refused.
 fn key(given: Option<&str>, variable: Option<OsString>) -> Result<Option<String>, Failure> {
     let (name, key) = match (given, variable) {
         (Some(key), _) => ("--api-key", key.into()),

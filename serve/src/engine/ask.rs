@@ -36,7 +36,8 @@ pub struct Ask {
 pub struct Stops {
     /// Tokens: the answer ends with the first of these.
     pub tokens: Vec<u32>,
-    /// Texts: the answer ends with the token that completes the first of these.
+    /// Texts: the answer ends with the token after which its text is known to hold the first of these. That is the one behind it where the text
+    /// ends in a run of byte tokens.
     pub texts: Vec<String>,
     /// Whether that text is a part of the answer's text.
     pub keeps_text: bool,

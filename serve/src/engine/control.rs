@@ -1,4 +1,4 @@
-//! What is asked of the pipeline beside answers: aborts, versions and pauses. One thread does it, in order, and alone holds what they change: whether
+//! What is asked of the pipeline beside answers: aborts, versions and pauses. One thread does it, in order. Only this thread changes whether
 //! the engine decodes, and which version is resident. So whoever asked may go at any moment; what was asked is done whole.
 
 use std::sync::Arc;
@@ -191,7 +191,7 @@ impl Control {
         }
         self.pause.send_replace(Pause::Holding);
         // From then on nothing is admitted.
-        if !self.intake.is_seen(|| thread::sleep(LOOK)) {
+        if !self.intake.wait_until_seen(|| thread::sleep(LOOK)) {
             return None;
         }
         let running = self.intake.running();

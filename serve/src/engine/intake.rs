@@ -158,9 +158,9 @@ impl Intake {
         self.ring();
     }
 
-    /// Waits, by `wait`, until whatever is admitted from now on is admitted by a pipeline that has seen the last [`hold`](Self::hold); tells whether
-    /// it has, as one that is over sees nothing any more.
-    pub fn is_seen(&self, wait: impl Fn()) -> bool {
+    /// Waits, by `wait`, until the pipeline has seen the last [`hold`](Self::hold): it admits nothing against it from then on. Returns false if the
+    /// pipeline has ended.
+    pub fn wait_until_seen(&self, wait: impl Fn()) -> bool {
         let before = self.looks.load(Ordering::Acquire);
         while self.looks.load(Ordering::Acquire) == before {
             if self.over.load(Ordering::Acquire) {

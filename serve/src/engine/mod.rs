@@ -200,7 +200,7 @@ pub struct Engine {
     /// Whether the device truncates draws.
     truncates: bool,
     device: String,
-    /// Set by the control alone.
+    /// Only the control thread sets it.
     pause: watch::Receiver<Pause>,
     names: Names,
     /// Why the hot thread ended, once it has.
@@ -466,11 +466,13 @@ impl Engine {
         let _ = self.commands.send(Command::Pause(how, done));
         let ends = ends.await.map_err(|_| NotPaused::Ended)?;
         let mut pause = self.pause.clone();
-        tokio::select! {
+        let paused = tokio::select! {
             biased;
             () = self.intake.until_gone(&ends) => Ok(()),
             _ = pause.wait_for(|pause| *pause != Pause::Holding), if how == How::Wait => Err(NotPaused::Overtaken),
-        }
+        };
+        // What it waited for is gone then, too.
+        if self.failure().is_some() { Err(NotPaused::Ended) } else { paused }
     }
 
     /// Lets everything go on.

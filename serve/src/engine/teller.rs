@@ -392,8 +392,11 @@ impl<'t> Teller<'t> {
         let answer = &mut asked.answers[member as usize];
         let finish = answer.stopped.take().unwrap_or(finish);
         let finish = match answer.stream.take().map(Stream::end) {
-            // A stop may be in what waited for the next token.
-            Some(Ok(left)) => answer.says(&left, &asked.job.ask.stops, asked.longest_stop).unwrap_or(finish),
+            // A stop may be in what waited for the next token. It is no reason for an answer that failed.
+            Some(Ok(left)) => match answer.says(&left, &asked.job.ask.stops, asked.longest_stop) {
+                Some(stop) if !matches!(finish, Finish::Failed(_)) => stop,
+                _ => finish,
+            },
             Some(Err(error)) => Finish::Failed(error.to_string()),
             None => finish,
         };

@@ -123,7 +123,7 @@ impl Asked {
     }
 }
 
-/// All answers to a prompt, of which `first` is the first one's index.
+/// All answers to a prompt; `first` is the index of the first.
 async fn all(server: &Server, first: u32, asked: &mut Answers) -> Result<Vec<Choice>, Wrong> {
     let mut whole: Vec<Option<Choice>> = vec![None; asked.members as usize];
     let mut parts: Vec<(Vec<u32>, Vec<i32>, String)> = vec![Default::default(); whole.len()];

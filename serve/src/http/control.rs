@@ -126,7 +126,7 @@ async fn abort(server: &Arc<Server>, names: &[String]) {
 
 async fn abort_now(server: &Server, names: &[String]) {
     let names = Some(names).filter(|names| !names.is_empty());
-    let tickets = server.names.abort(names);
+    let tickets = server.names.mark_aborted(names);
     server.engine.abort(names.map(|_| &tickets[..])).await;
 }
 

@@ -33,8 +33,8 @@ impl Names {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Aborts those of these names, or all: what they ask from now on is not asked any more. Gives the asks that they have.
-    pub fn abort(&self, names: Option<&[String]>) -> Vec<u64> {
+    /// Marks the requests of these names, or all, as aborted: they ask nothing any more. Returns the tickets of what they have asked.
+    pub fn mark_aborted(&self, names: Option<&[String]>) -> Vec<u64> {
         let mut inner = self.lock();
         let mut tickets = vec![];
         let mut abort = |owners: &mut Vec<Owner>| {
@@ -70,14 +70,16 @@ impl Named {
     ) -> Result<(Vec<Answers>, Vec<Named>), Refused> {
         let mut inner = server.names.lock();
         let answers = ask()?;
-        let count = names.len();
+        let mut tickets = vec![vec![]; names.len()];
+        for (prompt, of_prompt) in answers.iter().enumerate() {
+            if let Some(own) = tickets.get_mut(prompt * names.len() / answers.len()) {
+                own.push(of_prompt.ticket);
+            }
+        }
         let mut named = vec![];
-        for (place, name) in names.into_iter().enumerate() {
+        for (name, tickets) in names.into_iter().zip(tickets) {
             let number = inner.next;
             inner.next += 1;
-            let own =
-                answers.iter().enumerate().filter(|(prompt, _)| prompt * count / answers.len() == place);
-            let tickets = own.map(|(_, answers)| answers.ticket).collect();
             let owner = Owner { number, tickets, aborted: false };
             inner.owners.entry(name.clone()).or_default().push(owner);
             named.push(Named { server: server.clone(), name, number });

@@ -73,7 +73,9 @@ impl<'de> Visitor<'de> for OfPrompt {
         };
         loop {
             if prompt.count() > MOST {
-                return Err(de::Error::custom(format!("a Prompt has more than {MOST} parts; send fewer")));
+                return Err(de::Error::custom(format!(
+                    "there are more than {MOST} prompts, or tokens of one; send fewer"
+                )));
             }
             match &mut prompt {
                 Prompt::Text(_) => return Ok(prompt),

@@ -1,5 +1,6 @@
 //! SGLang's door.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,19 +24,34 @@ enum Each<T> {
     Many(Vec<T>),
 }
 
-impl<T: Clone> Each<T> {
-    /// One for each of so many prompts.
-    fn of(self, field: &str, prompts: usize) -> Result<Vec<T>, Wrong> {
-        match self {
-            Each::One(one) => Ok(vec![one; prompts]),
-            Each::Many(all) if all.len() == prompts => Ok(all),
-            Each::Many(all) => {
+impl<T> Each<T> {
+    /// Refuses a list that does not have one for each of so many prompts.
+    fn fits(self, field: &str, prompts: usize) -> Result<Self, Wrong> {
+        match &self {
+            Each::Many(all) if all.len() != prompts => {
                 let less = if all.len() < prompts { "fewer" } else { "more" };
                 Err(Wrong::field(
                     field,
                     format!("there are {less} of these than prompts; give one for each, or one for all"),
                 ))
             }
+            _ => Ok(self),
+        }
+    }
+
+    /// That of a prompt.
+    fn at(&self, prompt: usize) -> &T {
+        match self {
+            Each::One(one) => one,
+            Each::Many(all) => &all[prompt],
+        }
+    }
+
+    /// Those that the request has.
+    fn all(&self) -> &[T] {
+        match self {
+            Each::One(one) => std::slice::from_ref(one),
+            Each::Many(all) => all,
         }
     }
 }
@@ -83,19 +99,20 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
     let prompts = server.prompts(prompt, true, place).await?;
     let count = prompts.len();
     let params = sampling_params.unwrap_or_else(|| Each::One(Sampling::default()));
-    let params = params.of("sampling_params", count)?;
-    let logprobs = return_logprob.unwrap_or(Each::One(false)).of("return_logprob", count)?;
+    let params = params.fits("sampling_params", count)?;
+    let logprobs = return_logprob.unwrap_or(Each::One(false)).fits("return_logprob", count)?;
     let streams = stream.unwrap_or(false);
     let salt = server.salt(cache_salt.as_deref())?;
     // -1 is behind the prompt.
     let scored = logprob_start_len.filter(|&start| start >= 0).map(|start| start as usize);
     let (mut asks, mut raws) = (vec![], vec![]);
-    for ((params, prompt), &wants) in params.iter().zip(&prompts).zip(&logprobs) {
-        for name in params.unknown(&KNOWN)? {
-            if !ignored.contains(&name) {
-                ignored.push(name);
-            }
-        }
+    let mut named: HashSet<String> = ignored.iter().cloned().collect();
+    for params in params.all() {
+        ignored.extend(params.unknown(&KNOWN)?.into_iter().filter(|name| named.insert(name.clone())));
+    }
+    drop(named);
+    for (place, prompt) in prompts.iter().enumerate() {
+        let (params, wants) = (params.at(place), *logprobs.at(place));
         let room = server.room(prompt.len()).clamp(1, 128);
         let ask = params.ask(prompt.clone(), room, server.draw(), streams)?;
         asks.push(Ask { salt, scored: ask.scored || wants && scored.is_some(), ..ask });
@@ -115,17 +132,19 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
     let raw = if wants_raw { Some(Raw::new(&server, &asks)?) } else { None };
     let ids = match rid {
         None => vec![server.id("rid")],
-        Some(Each::One(name)) => vec![names::check("rid", name)?],
         Some(each) => {
-            let each = each.of("rid", count)?.into_iter().map(|name| names::check("rid", name));
-            each.collect::<Result<_, _>>()?
+            let all = match each.fits("rid", count)? {
+                Each::One(name) => vec![name],
+                Each::Many(all) => all,
+            };
+            all.into_iter().map(|name| names::check("rid", name)).collect::<Result<_, _>>()?
         }
     };
     let mut asked = answers::ask(&server, asks, ids.clone())?;
     let total = prompts.len() as u32 * members;
     let tell = move |server: &Server, choice: &Choice, whole: bool| {
         let place = (choice.index / members) as usize;
-        let (id, logprobs) = (&ids[place * ids.len() / count], logprobs[place]);
+        let (id, logprobs) = (&ids[place * ids.len() / count], *logprobs.at(place));
         let meta = Meta { id, prompt: &prompts[place], began, logprobs, scored };
         told(server, choice, whole, &meta)
     };

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use doorbell_contract::{HwCompletion, HwDesc};
 use doorbell_host::language::LanguageRegions;
 use doorbell_host::{Counters, Device, DeviceError, Features, TokenRegion};
+use doorbell_serve::engine::Pause;
 use rstest::rstest;
 use serde_json::json;
 
@@ -114,4 +115,28 @@ fn an_engine_that_fails_ends_every_request(#[values(false, true)] streams: bool)
         assert_eq!(server.post("/pause?mode=abort", &json!({})).0, 503);
         server.ok("/abort_requests", &json!({}));
     }
+}
+
+/// A pause that waits for answers hears that the engine has ended, and not that it is paused.
+#[test]
+fn a_pause_that_waits_hears_that_the_engine_ended() {
+    let broken = Arc::new(AtomicBool::new(false));
+    let flag = broken.clone();
+    let server =
+        Running::over(None, size(), limits(), None, |device| Box::new(Breaks { device, broken: flag }));
+    let body = json!({ "prompt": [1], "n": 8, "max_tokens": 64, "ignore_eos": true });
+    let clients: Vec<_> = (0..40).map(|_| begin(&server, "/v1/completions", &body, "")).collect();
+    let since = Instant::now();
+    while server.server.engine.load().waiting == 0 {
+        assert!(since.elapsed() < Duration::from_secs(10));
+    }
+    let mut pause = begin(&server, "/pause?mode=wait", &json!({}), "");
+    while server.server.engine.pause_of() != Pause::Holding {
+        assert!(since.elapsed() < Duration::from_secs(10));
+    }
+    broken.store(true, Ordering::Relaxed);
+    let mut told = String::new();
+    pause.read_to_string(&mut told).unwrap();
+    assert!(told.starts_with("HTTP/1.1 503"), "{told}");
+    drop(clients);
 }

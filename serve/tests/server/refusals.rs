@@ -300,11 +300,31 @@ fn who_hangs_up_is_seen(#[values("", "\r\n", "GET /health HTTP/1.1\r\nhost: x\r\
     server.ok("/resume", &json!({}));
 }
 
-/// Resident memory of this process, in MiB.
-fn resident() -> u64 {
+/// Resident memory of this process, in MiB: `VmRSS` now, `VmHWM` at its highest.
+fn resident(which: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(which)?.strip_prefix(':')).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+}
+
+/// What a request gives once for all of its prompts is there once.
+#[test]
+fn what_is_for_all_prompts_is_not_copied() {
+    let prompts = 1024;
+    let limits = doorbell_serve::http::Limits {
+        body: 8 << 20,
+        patience: Duration::from_secs(20),
+        prompts,
+        ..limits()
+    };
+    let server = Running::with(size(), limits, None);
+    let before = resident("VmHWM");
+    let params = json!({ "max_new_tokens": 1, "junk": "a".repeat(4 << 20) });
+    let answer =
+        server.ok("/generate", &json!({ "input_ids": vec![[1]; prompts], "sampling_params": params }));
+    assert_eq!(answer.as_array().map(Vec::len), Some(prompts));
+    let more = resident("VmHWM").saturating_sub(before);
+    assert!(more < 1 << 10, "{prompts} prompts with one text of 4 MiB took {more} MiB");
 }
 
 /// Of a request that waits only what its answer needs is kept.
@@ -329,10 +349,10 @@ fn what_came_along_is_not_kept(
         }
         // What is freed may stay with the process: the first two show how much does.
         if count == 2 {
-            before = resident();
+            before = resident("VmRSS");
         }
     }
-    let more = resident().saturating_sub(before);
+    let more = resident("VmRSS").saturating_sub(before);
     assert!(more < 96, "8 requests, each with 24 MiB of what nobody needs, hold {more} MiB");
     drop(asked);
     server.is_empty_soon();
