@@ -17,7 +17,7 @@
 // FAULT costs the LIFE events of its own queue pair no further turn.
 //
 // Nothing of this moves while no ring runs, and nothing of LIFE while no function wants it, but for what counts the
-// descriptors of each worker.
+// descriptors of each worker, and the index of each queue pair's next completion.
 module event_ring
   import desc_pkg::*;
   import core_pkg::*;

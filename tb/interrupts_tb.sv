@@ -145,7 +145,7 @@ module interrupts_run #(
 
   // A reset of the device alone: what the port has is answered yet, and what stands in its register is withdrawn.
   always @(posedge clk) if (rst_n && !run) begin
-    if (fault != '0) fail("R12: an answer behind a reset is told as a fault");
+    if (fault != '0) fail("R12: an answer after a reset is told as a fault");
     for (int q = 0; q < Queues; q++) begin
       if (message_valid && !ready && message_queue == 4'(q)) is_sent[q] = 1'b0;
       if (ack && ack_id == 6'd32 + 6'(q)) is_sent[q] = 1'b0;
@@ -605,7 +605,7 @@ module interrupts_run #(
     idle(12);
     run = 1'b1;
     idle(4);
-    if (busy[q] !== (!early && (long || takes))) fail($sformatf("R14: behind a reset SENDING of queue pair %0d is %b", q, busy[q]));
+    if (busy[q] !== (!early && (long || takes))) fail($sformatf("R14: after a reset SENDING of queue pair %0d is %b", q, busy[q]));
     hold_acks = 1'b0;
     idle(12 * Queues);
     while (is_sent[q]) tick;

@@ -1,4 +1,4 @@
-// rest_gate: an edge in each cycle with a move or a reset and in the cycle behind a reset, none in the others, and no pulse is cut, whenever
+// rest_gate: an edge in each cycle with a move or a reset and in the cycle after a reset, none in the others, and no pulse is cut, whenever
 // within the cycle a move comes and goes.
 module rest_gate_tb;
   import bench_pkg::*;

@@ -75,7 +75,7 @@ impl Text {
         let beyond = added.iter().filter(|&(&id, _)| id as usize >= self.vocabulary);
         let Some((id, first)) = beyond.clone().min_by_key(|&(id, _)| id) else { return vec![] };
         vec![format!(
-            "the tokeniser adds tokens that the model with its {} has not ({} of them, the first {:?} with id {id}); a text that holds one is refused",
+            "the model has {} tokens, and the tokeniser adds {} beyond them, the first {:?} with id {id}; a text that holds one is refused",
             self.vocabulary,
             beyond.count(),
             first.content

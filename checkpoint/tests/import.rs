@@ -383,11 +383,11 @@ fn but(change: impl Fn(&mut Vec<Tensor>)) -> Vec<u8> {
 #[case::no_heads(with("llama.attention.head_count", Held::Count(0)), "heads is 0, expected 1 to 4096")]
 #[case::epsilon(
     with("llama.attention.layer_norm_rms_epsilon", Held::Number(f32::NAN)),
-    "epsilon is NaN, expected 0 or more and below 1"
+    "epsilon is NaN, expected 0 or more, and below 1 once"
 )]
 #[case::epsilon_as_an_image_holds_it(
     with("llama.attention.layer_norm_rms_epsilon", Held::Number(0.999_999_9)),
-    "epsilon is 0.9999998807907104, expected 0 or more and below 1, in multiples of 2^-20"
+    "epsilon is 0.9999998807907104, expected 0 or more, and below 1 once it is rounded to a multiple of 2^-20"
 )]
 #[case::base(
     with("llama.rope.freq_base", Held::Number(0.0)),
@@ -710,7 +710,7 @@ fn tokens_that_the_model_has_not_are_refused_or_told() {
     other["model"]["vocab"]["zz"] = json!(65);
     other["model"]["vocab"]["z"] = json!(64);
     let told = imported(&other, &none).unwrap_err();
-    let expected = "/tokenizer.json: tokens of its vocabulary that the model has not: 2 of them, the first \"z\" with id 64, and the model has 64 \
+    let expected = "/tokenizer.json: its vocabulary has 2 tokens that the model lacks, the first \"z\" with id 64; the model has 64 \
                     by config.json; give the tokenizer.json of this model";
     assert!(told.ends_with(expected), "{told}");
 
@@ -741,8 +741,7 @@ fn tokens_that_the_model_has_not_are_refused_or_told() {
     assert_eq!(
         text.notes(),
         [
-            "the tokeniser adds tokens that the model with its 64 has not (2 of them, the first \"<image>\" with id 64); a text that holds one is \
-             refused"
+            "the model has 64 tokens, and the tokeniser adds 2 beyond them, the first \"<image>\" with id 64; a text that holds one is refused"
         ]
     );
     assert!(text.encode("a picture").is_ok());

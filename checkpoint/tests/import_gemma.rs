@@ -275,7 +275,7 @@ fn constants_are_where_the_integers_have_them() {
 #[case::local_base("rope_local_base_freq", json!("large"), "rope_local_base_freq: it is \"large\", expected a number")]
 #[case::yarn("rope_parameters", json!({"full_attention": {"rope_type": "yarn", "rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}), "expected rotations of type \"default\" and their base of full_attention")]
 #[case::half("rope_parameters", json!({"full_attention": {"rope_theta": 1e6}}), "and their base of sliding_attention")]
-#[case::epsilon("rms_norm_eps", json!(1.5), "epsilon is 1.5, expected 0 or more and below 1")]
+#[case::epsilon("rms_norm_eps", json!(1.5), "epsilon is 1.5, expected 0 or more, and below 1 once")]
 #[case::no_epsilon("rms_norm_eps", json!(null), "rms_norm_eps: it is missing, expected a number")]
 fn what_is_wrong_with_a_configuration_is_told(
     #[case] key: &str,

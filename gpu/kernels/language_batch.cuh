@@ -748,7 +748,7 @@ class Batch : Frame<Team> {
           for (uint32_t t = 0; t < kSide; t++) {
             x_before[t] = old[t];
             by_next[t] = factor[t];
-            // Where there is no further tile, the first one is worked out twice, and stored once.
+            // Where there is no further tile, the first one is worked out twice. What is added to the residual stream is added once.
             places[t] = k + t * at_a_time < together ? k + t * at_a_time : k;
             const uint32_t tile = rank + ranks * (base + places[t]);
             in_all[t] = kTileRows * tile + row;

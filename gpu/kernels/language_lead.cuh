@@ -8,7 +8,7 @@ namespace language {
 
 // No lane.
 constexpr uint32_t kNoLane = 0xFFFFFFFFu;
-// Steps for which a team with a tile of columns leaves what waits to others. With one such step a ninth of 64 rollouts often came to a team while another had seven.
+// Steps for which a team with a tile of columns leaves what waits to others. With one step, one team often got a ninth rollout while another had seven.
 constexpr uint32_t kWaits = 4;
 
 // What the leader does next with what it has taken.

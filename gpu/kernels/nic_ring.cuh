@@ -11,7 +11,7 @@ namespace nic {
 constexpr uint32_t kKey = 0x4E494331u;
 constexpr uint32_t kEntryWords = sizeof(doorbell_hw_nic_entry) / 8;
 
-// What the finishers of a GPU share, in its own memory: zero at first. Each word has a line.
+// What the finishers of a GPU share, in its own memory: zero at first. What finishers change for themselves has lines of its own.
 struct Shared {
   alignas(128) uint64_t reserved;   // slots that are taken. An atomic operation on host memory would not be one for the host (W3)
   alignas(128) uint64_t completed;  // the NIC's count of completed entries, as the last look across the bus found it
@@ -72,11 +72,11 @@ __device__ __forceinline__ Posted post(const Ring& ring, const doorbell_hw_nic_e
   if (ring.has_stopped()) return Posted::kStopped;
   // Acquired by whoever writes the slot: the NIC has read it before.
   const uint64_t completed = ring.completed();
+  // Not below it: what is completed was reserved before.
   uint64_t at = order::load_relaxed_gpu(&ring.shared->reserved);
   // Nothing is read between two exchanges: of finishers that try at a time, one gets on in the time of an exchange.
   for (;;) {
-    // An `at` that others have raised since may lie below it: the exchange fails then.
-    if (static_cast<long long>(at - completed) >= static_cast<long long>(ring.slots)) return Posted::kFull;
+    if (at - completed >= ring.slots) return Posted::kFull;
     const uint64_t seen = order::compare_swap_relaxed_gpu(&ring.shared->reserved, at, at + 1);
     if (seen == at) break;
     at = seen;

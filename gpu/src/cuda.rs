@@ -422,7 +422,7 @@ impl Gpu {
         let bytes = bytes.max(1).next_multiple_of(PAGE);
         let all = queues.checked_mul(bytes).ok_or_else(|| DeviceError::Memory {
             bytes,
-            reason: format!("{queues} queue pairs with so many bytes each are more than memory holds"),
+            reason: format!("{queues} queue pairs with {bytes} bytes each are more than memory holds"),
         })?;
         let mailboxes = pinned(&context, queues * PAGE)?;
         let memory = match placement.is_default() {
@@ -485,7 +485,7 @@ impl Gpu {
         }
         let models = language.map_or(0, |language| 3 * queues as u64 * language.model_bytes);
         let caches = language.map_or(0, |language| u64::from(rollouts) * language.cache_bytes);
-        let lacks = |bytes: usize, problem: &dyn std::fmt::Debug| DeviceError::Memory {
+        let lacks = |bytes: usize, problem: DriverError| DeviceError::Memory {
             bytes,
             reason: format!(
                 "device memory of {name}{}: {problem:?}",
@@ -493,7 +493,7 @@ impl Gpu {
             ),
         };
         let allocate =
-            |bytes: usize| DeviceMemory::zeroed(&context, &name, bytes).map_err(|error| lacks(bytes, &error));
+            |bytes: usize| DeviceMemory::zeroed(&context, &name, bytes).map_err(|error| lacks(bytes, error));
         let [state, models, caches, benches] = [
             allocate(sizes.state)?,
             allocate(models as usize)?,
@@ -507,7 +507,10 @@ impl Gpu {
             Some(_) if !small => Pages::of(kept_bytes.unwrap_or(usual)),
             _ => Pages::default(),
         };
-        let kept = pages.memory(sizes.page_set).ok_or_else(|| lacks(usize::MAX, &"kept_bytes is too large"));
+        let kept = pages.memory(sizes.page_set).ok_or_else(|| DeviceError::Memory {
+            bytes: kept_bytes.map_or(usize::MAX, |bytes| bytes as usize),
+            reason: format!("kept_bytes is more than memory of {name} can have; give less"),
+        });
         let kept = match kept.and_then(allocate) {
             Err(_) if kept_bytes.is_none() => {
                 pages = Pages::default();

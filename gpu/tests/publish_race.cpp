@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
   o.fault = std::getenv("DOORBELL_FAULT");
   cpu::Device* const dev = doorbell_cpu_start(&o);
   char text[1024];
-  // Gives the kernel its time, and ends the run with what it complains of: behind that it makes nothing more.
+  // Gives the kernel its time, and ends the run with what it complains of: after that it makes nothing more.
   const auto look = [&] {
     if (doorbell_cpu_check(dev, text, sizeof text)) return;
     std::printf("complaint: %s\n", text);

@@ -262,8 +262,8 @@ impl<P: Platform> Completer<P> {
         if !patience.is_over(platform)? {
             return Ok(false);
         }
-        let is_told_alone = shared.rung.load(Ordering::Acquire) != shared.submitted.load(Ordering::Acquire);
-        if is_told_alone && platform.read_register(Register::Doorbell)? == ledger.index(ledger.completed()) {
+        let is_not_rung = shared.rung.load(Ordering::Acquire) != shared.submitted.load(Ordering::Acquire);
+        if is_not_rung && platform.read_register(Register::Doorbell)? == ledger.index(ledger.completed()) {
             patience.reset();
             thread::yield_now();
             return Ok(false);

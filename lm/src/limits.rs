@@ -44,8 +44,8 @@ pub const TEMPLATE_MEMORY: Limit = Limit {
 pub const TEMPLATE_SECONDS: Limit =
     Limit { what: "seconds for a chat template", variable: "DOORBELL_LIMIT_TEMPLATE_SECONDS", usual: 5 };
 
-/// How many times as long a tokeniser may make a text: the product of what each of its stages makes of a byte, in bytes. By the same number
-/// its stages are bounded, and the tokens that it puts around a text.
+/// How many times as long a tokeniser may make a text: the product of what each of its stages makes of a byte, in bytes. The
+/// same number bounds its stages, and the tokens that it puts around a text.
 pub const TOKENIZER_GROWTH: Limit =
     Limit { what: "times the bytes of a text", variable: "DOORBELL_LIMIT_TOKENIZER_GROWTH", usual: 256 };
 

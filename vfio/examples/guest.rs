@@ -178,6 +178,10 @@ impl Platform for Function {
         self.0.write_register(register, value)
     }
 
+    fn shows_workers(&self) -> bool {
+        self.0.shows_workers()
+    }
+
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
         self.0.read_register(register)
     }

@@ -140,7 +140,7 @@ fn optional(path: &Path) -> Result<Value, FileError> {
     if path.exists() { object(path) } else { Ok(Value::Null) }
 }
 
-/// What else it is.
+/// An error names the kind of any other value.
 fn is_object(value: &Value) -> Result<(), String> {
     let kind = match value {
         Value::Object(_) => return Ok(()),
@@ -413,7 +413,7 @@ fn fits(tokenizer: &Value, vocabulary: usize) -> Result<(), String> {
     match beyond.iter().min_by_key(|(_, id)| id) {
         None => Ok(()),
         Some((text, id)) => Err(format!(
-            "tokens of its vocabulary that the model has not: {} of them, the first {text:?} with id {id}, and the model has {vocabulary} by config.json",
+            "its vocabulary has {} tokens that the model lacks, the first {text:?} with id {id}; the model has {vocabulary} by config.json",
             beyond.len()
         )),
     }

@@ -29,7 +29,7 @@ impl Plan {
         let rounded = (self.epsilon * EPSILON_UNITS).round();
         if !(0.0..EPSILON_UNITS).contains(&rounded) {
             return refused(&format!(
-                "epsilon is {}, expected 0 or more and below 1, in multiples of 2^-20",
+                "epsilon is {}, expected 0 or more, and below 1 once it is rounded to a multiple of 2^-20",
                 self.epsilon
             ));
         }

@@ -36,7 +36,7 @@ pub enum Root {
         /// Completions in it.
         completions: u32,
     },
-    /// A completion is there, and the message of the interrupt is held: by a mask, or as messages are switched off.
+    /// A completion is there, and the message of the interrupt is held: by a mask, as messages are switched off, or by the message before.
     Masked,
     /// A completion is there, the interrupt has fired, and its message has not come.
     LostMessage {
@@ -113,8 +113,8 @@ impl fmt::Display for Root {
             }
             Self::Masked => write!(
                 f,
-                "a completion is there, and the message of its interrupt is held: its vector is masked, or messages are \
-                 switched off (R14)"
+                "a completion is there, and the message of its interrupt is held: its vector is masked, messages are \
+                 switched off, or the message before is not answered (R14)"
             ),
             Self::LostMessage { faults } => write!(
                 f,

@@ -42,6 +42,10 @@ impl Platform for Seat {
         self.device.write_at(self.place, register, value)
     }
 
+    fn shows_workers(&self) -> bool {
+        self.device.shows_workers()
+    }
+
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
         self.device.read_at(self.place, register)
     }

@@ -6,10 +6,10 @@
 //! a completion queue full, for each such queue pair; the other stall counters and IDLE stay 0.
 //!
 //! **Turns.** Several queue pairs take turns: in its turn a queue pair has as many *steps* as its WEIGHT, and a step is one
-//! descriptor, or [`STEP_TOKENS`] tokens of one that has more and goes on in a later step; of the image of engine 1 that a POLICY reads,
-//! 64 bytes count as a token. So of descriptors with no more tokens
-//! than that the shares are exactly the weights, and a queue pair that could run waits for at most as many steps as the weights
-//! of the others sum up to, thus for at most 1024 tokens times that sum, however long their descriptors are.
+//! descriptor, or [`STEP_TOKENS`] tokens of one that has more and goes on in a later step. Of the image of engine 1 that a POLICY reads,
+//! 64 bytes count as a token. So of descriptors with no more tokens than that the shares are exactly the weights. A queue pair that could run
+//! waits for at most as many steps as the weights of the others sum up to, thus for at most 1024 tokens times that sum. Two things are one step
+//! however long they take: a token of a language model, and the check of a whole image.
 
 mod bus;
 mod engine;
