@@ -33,8 +33,8 @@ impl Server {
         Server { child, address, told }
     }
 
-    fn post(&self, door: &str, body: &Value) -> Value {
-        let response = ureq::post(format!("http://{}{door}", self.address)).send(body.to_string()).unwrap();
+    fn post(&self, endpoint: &str, body: &Value) -> Value {
+        let response = ureq::post(format!("http://{}{endpoint}", self.address)).send(body.to_string()).unwrap();
         serde_json::from_reader(response.into_body().into_reader()).unwrap()
     }
 

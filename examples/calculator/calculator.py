@@ -54,8 +54,8 @@ class Server:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def post(self, door: str, **fields: object) -> dict:
-        request = urllib.request.Request(self.url + door, json.dumps(fields).encode(), {"content-type": "application/json"})
+    def post(self, endpoint: str, **fields: object) -> dict:
+        request = urllib.request.Request(self.url + endpoint, json.dumps(fields).encode(), {"content-type": "application/json"})
         with urllib.request.urlopen(request) as response:
             return json.load(response)
 

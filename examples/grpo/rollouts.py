@@ -45,14 +45,14 @@ class Server:
         # So that the pipe never fills.
         threading.Thread(target=lambda: [None for _ in self.process.stdout], daemon=True).start()
 
-    def post(self, door, body):
+    def post(self, endpoint, body):
         connection = http.client.HTTPConnection(*self.address, timeout=900)
-        connection.request("POST", door, json.dumps(body), {"content-type": "application/json"})
+        connection.request("POST", endpoint, json.dumps(body), {"content-type": "application/json"})
         answer = connection.getresponse()
         told = answer.read()
         connection.close()
         if answer.status != 200:
-            raise RuntimeError(f"{door} answers {answer.status}: {told.decode()}")
+            raise RuntimeError(f"{endpoint} answers {answer.status}: {told.decode()}")
         return json.loads(told)
 
     def group(self, prompt, seed, count, most):

@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
         "`doorbell-lifecycle weights OUT` writes the weights that the server has to serve.",
     )
     top.add_argument("--url", required=True, help="where the server listens")
-    top.add_argument("--dialect", choices=["auto", "vllm", "sglang"], default="auto", help="whose doors are used")
+    top.add_argument("--dialect", choices=["auto", "vllm", "sglang"], default="auto", help="whose endpoints are used")
     top.add_argument(
         "--weights", action="append", type=Path, metavar="DIR", required=True,
         help="a directory that `weights` wrote, as the server sees it; the first is the one that it serves. Give at least two",

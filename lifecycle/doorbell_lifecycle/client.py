@@ -19,8 +19,8 @@ _ids = itertools.count(1)
 class Refused(Exception):
     """A request that was answered with an error."""
 
-    def __init__(self, door: str, status: int, message: str) -> None:
-        super().__init__(f"{door} answered {status}: {message[:300]}")
+    def __init__(self, endpoint: str, status: int, message: str) -> None:
+        super().__init__(f"{endpoint} answered {status}: {message[:300]}")
         self.status = status
 
 
@@ -143,24 +143,24 @@ class Server:
             headers["authorization"] = f"Bearer {self._key}"
         return headers
 
-    def has(self, method: str, door: str) -> bool:
-        """Whether there is such a door."""
+    def has(self, method: str, endpoint: str) -> bool:
+        """Whether there is such an endpoint."""
         try:
-            self.call(method, door)
+            self.call(method, endpoint)
         except Refused as refused:
             return refused.status not in (404, 405, 501)
         return True
 
-    def call(self, method: str, door: str, body: object = None) -> dict:
+    def call(self, method: str, endpoint: str, body: object = None) -> dict:
         """Sends a request and gives back its answer, which is an object; an empty one where it has no JSON."""
         connection = self.connect()
         try:
             data = None if body is None else json.dumps(body)
-            connection.request(method, door, data, self._headers())
+            connection.request(method, endpoint, data, self._headers())
             response = connection.getresponse()
             told = response.read()
             if response.status >= 400:
-                raise Refused(door, response.status, told.decode(errors="replace"))
+                raise Refused(endpoint, response.status, told.decode(errors="replace"))
             try:
                 value = json.loads(told) if told else {}
             except ValueError:
@@ -212,9 +212,9 @@ class Server:
 
     def version(self) -> str | None:
         """The name of the version that is resident, if the server says it."""
-        door = "/weight_info" if self.dialect == "vllm" else "/get_weight_version"
+        endpoint = "/weight_info" if self.dialect == "vllm" else "/get_weight_version"
         try:
-            told = self.call("GET", door)
+            told = self.call("GET", endpoint)
         except Refused:
             return None
         version = told.get("weight_version", told.get("version"))
@@ -226,12 +226,12 @@ class Server:
 
     def load(self) -> int | None:
         """Requests that live, if the server says it."""
-        for door, read in (
+        for endpoint, read in (
             ("/v1/loads?include=core", lambda told: sum(load["num_total_reqs"] for load in told["loads"])),
             ("/load", lambda told: told["server_load"]),
         ):
             try:
-                return int(read(self.call("GET", door)))
+                return int(read(self.call("GET", endpoint)))
             except (Refused, KeyError, TypeError):
                 continue
         return None
@@ -266,13 +266,13 @@ class Server:
         }
 
     def _answer(self, running: Running) -> None:
-        door, body = self._body(running)
+        endpoint, body = self._body(running)
         connection = running._connection = self.connect()
         try:
-            connection.request("POST", door, json.dumps(body), self._headers())
+            connection.request("POST", endpoint, json.dumps(body), self._headers())
             response = connection.getresponse()
             if response.status >= 400:
-                raise Refused(door, response.status, response.read().decode(errors="replace"))
+                raise Refused(endpoint, response.status, response.read().decode(errors="replace"))
             values = _lines(response) if running.ask.stream else [json.loads(response.read())]
             for value in values:
                 self._take(running, value)

@@ -14,7 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of the server under check."""
     group = parser.getgroup("doorbell-lifecycle")
     group.addoption("--lifecycle-url", help="where the server listens")
-    group.addoption("--lifecycle-dialect", choices=["auto", "vllm", "sglang"], default="auto", help="whose doors are used")
+    group.addoption("--lifecycle-dialect", choices=["auto", "vllm", "sglang"], default="auto", help="whose endpoints are used")
     group.addoption("--lifecycle-weights", action="append", type=Path, default=[], help="a directory of weights; give two or three")
     group.addoption("--lifecycle-logprobs", choices=["either", "drawn", "raw"], default="either", help="which log-probabilities are right")
     group.addoption("--lifecycle-short", action="store_true", help="check fewer moments")

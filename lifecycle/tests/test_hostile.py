@@ -1,4 +1,4 @@
-"""Hostile clients against `doorbell serve`: the others' answers stay right, memory stays bounded, and errors are JSON as a client of that door reads
+"""Hostile clients against `doorbell serve`: the others' answers stay right, memory stays bounded, and errors are JSON as a client of that endpoint reads
 them. With `--long` there are 10^4 connections and requests of 100 MB."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 #: a time, and what waits. In the long form as by default.
 SHORT = {"body": 1 << 20, "connections": 64, "timeout": 1, "idle": 300, "long": 8 << 20, "growth": 64 << 20}
 LONG = {"body": 32 << 20, "connections": 1024, "timeout": 4, "idle": 10_000, "long": 100 << 20, "growth": 512 << 20}
-DOORS = ("/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/generate")
+ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/generate")
 
 
 class Crowd:
@@ -52,10 +52,10 @@ class Crowd:
             body = b"".join(re.findall(rb"\r\n(.*?)\r\n", b"\r\n" + body, re.S))
         return (int(found[1]) if found else 0), body
 
-    async def post(self, door: str, body: object, *codes: int) -> None:
+    async def post(self, endpoint: str, body: object, *codes: int) -> None:
         """A whole request that is answered with one of these codes, and an error as clients read it."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.is_error(await self.send(head("POST", door, len(data)) + data), *codes)
+        self.is_error(await self.send(head("POST", endpoint, len(data)) + data), *codes)
 
     @staticmethod
     def is_error(told: tuple[int, bytes], *codes: int) -> None:
@@ -66,9 +66,9 @@ class Crowd:
             assert error["message"] and error["code"] == code and error["type"], error
 
 
-def head(method: str, door: str, length: int | None) -> bytes:
+def head(method: str, endpoint: str, length: int | None) -> bytes:
     framing = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
-    return f"{method} {door} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{framing}\r\n\r\n".encode()
+    return f"{method} {endpoint} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{framing}\r\n\r\n".encode()
 
 
 async def slow_body(crowd: Crowd) -> None:
@@ -148,15 +148,15 @@ async def much_junk(crowd: Crowd) -> None:
 
 
 async def deep(crowd: Crowd) -> None:
-    for door in DOORS:
-        await crowd.post(door, b'{"prompt":' + b"[" * 30_000 + b"]" * 30_000 + b"}", 400)
+    for endpoint in ENDPOINTS:
+        await crowd.post(endpoint, b'{"prompt":' + b"[" * 30_000 + b"]" * 30_000 + b"}", 400)
 
 
 async def wrong_types(crowd: Crowd) -> None:
     for value in (None, True, -1, 1.5, "x", [], {}, [None], [[["x"]]], {"a": []}):
-        for door, field in zip(DOORS, ("prompt", "messages", "token_ids", "input_ids")):
-            if not (door == "/v1/completions" and isinstance(value, str)):
-                await crowd.post(door, {field: value}, 400)
+        for endpoint, field in zip(ENDPOINTS, ("prompt", "messages", "token_ids", "input_ids")):
+            if not (endpoint == "/v1/completions" and isinstance(value, str)):
+                await crowd.post(endpoint, {field: value}, 400)
     for field in ("n", "temperature", "max_tokens", "seed", "stop", "stream", "stop_token_ids"):
         await crowd.post("/v1/completions", {"prompt": [1], field: {"no": 1}}, 400)
 

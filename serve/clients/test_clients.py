@@ -94,7 +94,7 @@ def test_renderers(server):
 
 
 def test_verifiers(server, monkeypatch):
-    """An environment of verifiers, with two turns a task and two episodes of each: answers are those of the chat door, and rewards those of their texts."""
+    """An environment of verifiers, with two turns a task and two episodes of each: answers are those of the chat endpoint, and rewards those of their texts."""
     import verifiers.v1 as vf
 
     # Nothing of an account is asked for.
@@ -265,7 +265,7 @@ def test_areal(server):
 
 
 def test_slime_shaped(server):
-    """What slime sends to SGLang's doors and reads back, as its rollout function does."""
+    """What slime sends to SGLang's endpoints and reads back, as its rollout function does."""
     url = server.url
     params = {
         "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_new_tokens": 40, "stop": None, "stop_token_ids": None,
@@ -289,8 +289,8 @@ def test_slime_shaped(server):
     ask = lambda: requests.post(url + "/generate", json={**body, "sampling_params": ignoring}, timeout=60).json()
     aborted = while_asked(ask, abort)
     assert aborted["meta_info"]["finish_reason"]["type"] in ("abort", "length")
-    for door in ["/pause_generation", "/flush_cache", "/continue_generation"]:
-        assert requests.post(url + door, json={}, timeout=60).status_code == 200
+    for endpoint in ["/pause_generation", "/flush_cache", "/continue_generation"]:
+        assert requests.post(url + endpoint, json={}, timeout=60).status_code == 200
 
 
 def test_calculator(server):

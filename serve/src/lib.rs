@@ -1,4 +1,4 @@
-//! Rollouts over HTTP: the doors of vLLM and of SGLang in front of Doorbell's runtime, over any device. See docs/serve.md.
+//! Rollouts over HTTP: the endpoints of vLLM and of SGLang in front of Doorbell's runtime, over any device. See docs/serve.md.
 
 pub mod engine;
 pub mod fault;

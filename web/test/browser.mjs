@@ -322,7 +322,7 @@ for (const { name, states, hint, product } of PUZZLES) {
     await click("#ask");
     assert.equal(await page.$eval("#hint", (node) => node.hidden), false);
     assert.equal(plain(await text("hint")), plain(hint));
-    for (const [number, { name: mending, says, text: native, file }] of states.entries()) {
+    for (const [number, { name: fix, says, text: native, file }] of states.entries()) {
       await click(`#choices input[value="${number}"]`);
       // What is shown is what was checked: the file without what is struck out.
       const shown = await page.$eval("#code", (node) => {
@@ -330,11 +330,11 @@ for (const { name, states, hint, product } of PUZZLES) {
         copy.querySelectorAll("del").forEach((gone) => gone.remove());
         return copy.textContent;
       });
-      assert.equal(shown, file, mending);
+      assert.equal(shown, file, fix);
       await click("#check");
-      assert.equal(await verdictOf(), native, mending);
-      assert.equal(await page.$eval("#verdict", (node) => node.className), says === null ? "good" : "bad", mending);
-      assert.equal(await page.$eval("#product", (node) => node.hidden), says !== null, mending);
+      assert.equal(await verdictOf(), native, fix);
+      assert.equal(await page.$eval("#verdict", (node) => node.className), says === null ? "good" : "bad", fix);
+      assert.equal(await page.$eval("#product", (node) => node.hidden), says !== null, fix);
     }
     const solved = states.findIndex(({ says }) => says === null);
     await click(`#choices input[value="${solved}"]`);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use doorbell_setup as setup;
 
 pub mod check;
-pub mod mendings;
+pub mod fixes;
 #[cfg(test)]
 mod tests;
 

@@ -169,7 +169,7 @@ pub fn logp(word: i32) -> f64 {
     f64::from(word) / 65_536.0
 }
 
-/// How the doors of OpenAI's shape say why an answer ended, and what stopped it.
+/// How the endpoints of OpenAI's shape say why an answer ended, and what stopped it.
 pub fn reasons(finish: &Finish) -> (&'static str, Value) {
     match finish {
         Finish::Length => ("length", Value::Null),

@@ -10,12 +10,12 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::error::Wrong;
-use super::{Doors, Server, Told, apart, json, read, whole};
+use super::{Routes, Server, Told, apart, json, read, whole};
 use crate::engine::{How, NotPaused, Pause, Refused};
 use crate::fault::{self, Fault};
 
-pub(super) fn doors() -> Doors {
-    super::doors()
+pub(super) fn routes() -> Routes {
+    super::routes()
         .route("/pause", post(pause))
         .route("/resume", post(resume))
         .route("/is_paused", get(is_paused))

@@ -1,4 +1,4 @@
-//! Errors as the doors tell them: JSON, with what was wrong and what to do.
+//! Errors as the endpoints tell them: JSON, with what was wrong and what to do.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -46,7 +46,7 @@ impl Wrong {
 
     /// 405.
     pub fn method() -> Wrong {
-        let message = "this door takes another method; see docs/serve.md";
+        let message = "this endpoint takes another method; see docs/serve.md";
         Wrong::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
     }
 

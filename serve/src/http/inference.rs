@@ -1,4 +1,4 @@
-//! vLLM's door for tokens.
+//! vLLM's endpoint for tokens.
 
 use std::sync::Arc;
 

@@ -15,14 +15,14 @@ use serde_json::json;
 use super::answers;
 use super::error::Wrong;
 use super::openai::Prompt;
-use super::{Doors, Server, Told, apart, json, read_held};
+use super::{Routes, Server, Told, apart, json, read_held};
 use crate::engine::{Ask, Pause, Stops};
 
 /// How long a request to `/health_generate` may take to come back.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub(super) fn doors() -> Doors {
-    super::doors()
+pub(super) fn routes() -> Routes {
+    super::routes()
         .route("/health", get(health))
         .route("/ping", get(health))
         .route("/health_generate", get(health_generate))

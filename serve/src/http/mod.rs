@@ -1,4 +1,4 @@
-//! The doors, and what they have in common.
+//! The endpoints, and what they have in common.
 
 mod answers;
 mod control;
@@ -56,7 +56,7 @@ pub struct Limits {
     pub prompts: usize,
 }
 
-/// An engine behind doors.
+/// An engine behind endpoints.
 pub struct Server {
     setup: Setup,
     /// Running number of what was drawn without a seed, and of ids.
@@ -120,7 +120,7 @@ impl Server {
         })
     }
 
-    /// All doors.
+    /// All endpoints.
     pub fn router(self: &Arc<Self>) -> Router {
         Router::new()
             .route("/v1/completions", post(openai::completions))
@@ -129,8 +129,8 @@ impl Server {
             .route("/generate", post(sglang::generate))
             .route("/tokenize", post(information::tokenize))
             .route("/detokenize", post(information::detokenize))
-            .merge(control::doors())
-            .merge(information::doors())
+            .merge(control::routes())
+            .merge(information::routes())
             .fallback(missing)
             .method_not_allowed_fallback(async || Wrong::method())
             .layer(middleware::from_fn_with_state(self.clone(), guard))
@@ -319,7 +319,7 @@ fn same(one: &[u8], other: &[u8]) -> bool {
 }
 
 async fn missing(request: Request) -> Wrong {
-    Wrong::missing(format!("there is no door {}; see docs/serve.md", request.uri().path()))
+    Wrong::missing(format!("there is no endpoint {}; see docs/serve.md", request.uri().path()))
 }
 
 /// An answer that is JSON.
@@ -329,9 +329,9 @@ fn json(value: serde_json::Value) -> Told {
     Ok(axum::Json(value).into_response())
 }
 
-/// The doors of one kind.
-type Doors = Router<Arc<Server>>;
+/// The endpoints of one kind.
+type Routes = Router<Arc<Server>>;
 
-fn doors() -> Doors {
+fn routes() -> Routes {
     Router::new()
 }

@@ -1,4 +1,4 @@
-//! OpenAI's doors, with the fields that vLLM adds to them.
+//! OpenAI's endpoints, with the fields that vLLM adds to them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -136,7 +136,7 @@ impl<'de> Visitor<'de> for OfPart {
     }
 }
 
-/// What both doors read beside sampling.
+/// What both endpoints read beside sampling.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Common {

@@ -1,4 +1,4 @@
-//! SGLang's door.
+//! SGLang's endpoint.
 
 use std::collections::HashSet;
 use std::sync::Arc;

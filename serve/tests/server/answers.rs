@@ -51,7 +51,7 @@ fn many_clients_get_what_the_oracle_says() {
     server.is_empty_soon();
 }
 
-/// The same answer by each door, whole and as it comes: texts, tokens, log-probabilities and reasons.
+/// The same answer by each endpoint, whole and as it comes: texts, tokens, log-probabilities and reasons.
 #[rstest]
 fn all_doors_give_the_same_answer(
     #[values(json!({}), json!({"stop": ["e"]}), json!({"stop_token_ids": [7, 9]}), json!({"ignore_eos": true}))]
@@ -189,7 +189,7 @@ fn without_a_seed_each_request_draws_something_else() {
     assert_eq!(drawn, (0..6).map(|_| draw(&other)).collect::<Vec<_>>());
 }
 
-/// The log-probabilities of a prompt's tokens are those with which they were drawn at temperature 1, to the last bit, by each door.
+/// The log-probabilities of a prompt's tokens are those with which they were drawn at temperature 1, to the last bit, by each endpoint.
 #[test]
 fn a_prompt_is_scored_as_it_was_drawn() {
     let server = Running::start();

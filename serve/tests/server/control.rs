@@ -484,7 +484,7 @@ fn an_abort_by_name_finds_all_that_have_it() {
         assert_eq!(aborted.collect::<Vec<_>>(), [false, true, false]);
     });
     // The server's own ids, as the first line of an answer has them. Some answers end before they can be held.
-    for (door, body) in [
+    for (endpoint, body) in [
         (
             "/v1/completions",
             json!({ "prompt": [1], "n": 8, "max_tokens": 64, "ignore_eos": true, "stream": true }),
@@ -500,7 +500,7 @@ fn an_abort_by_name_finds_all_that_have_it() {
     ] {
         let mut found = false;
         for _ in 0..50 {
-            let mut asked = BufReader::new(begin(&server, door, &body, ""));
+            let mut asked = BufReader::new(begin(&server, endpoint, &body, ""));
             let mut line = String::new();
             while !line.contains("data: ") {
                 line.clear();
@@ -513,7 +513,7 @@ fn an_abort_by_name_finds_all_that_have_it() {
                 .find_map(Value::as_str);
             if server.server.engine.load().live == 1 {
                 server.ok("/abort_requests", &json!({ "request_ids": [id.unwrap()] }));
-                assert_eq!(server.server.engine.load().live, 0, "{door}");
+                assert_eq!(server.server.engine.load().live, 0, "{endpoint}");
                 found = true;
             }
             server.ok("/resume", &json!({}));
@@ -522,7 +522,7 @@ fn an_abort_by_name_finds_all_that_have_it() {
                 break;
             }
         }
-        assert!(found, "{door}: every answer ended before the pause");
+        assert!(found, "{endpoint}: every answer ended before the pause");
     }
     server.is_empty_soon();
 }

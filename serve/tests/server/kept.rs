@@ -41,7 +41,7 @@ fn tokens(choice: &Value) -> Vec<u32> {
     serde_json::from_value(choice["token_ids"].clone()).unwrap()
 }
 
-/// Of a prompt that was answered all whole blocks before its last token are found: by each door, and until something forgets them.
+/// Of a prompt that was answered all whole blocks before its last token are found: by each endpoint, and until something forgets them.
 #[test]
 fn a_prompt_is_made_once() {
     let server = start(256);
@@ -84,13 +84,13 @@ fn a_prompt_is_made_once() {
     for (salt, expected) in [("a", 0), ("b", 0), ("a", 96)] {
         assert_eq!(ask(&server, &p, 5, &json!({ "cache_salt": salt })).1, expected, "{salt}");
     }
-    for door in ["/reset_prefix_cache", "/flush_cache", "/pause?mode=wait", "/pause?mode=keep"] {
-        assert_eq!(cached(&server), 96, "before {door}");
-        server.ok(door, &json!({}));
+    for endpoint in ["/reset_prefix_cache", "/flush_cache", "/pause?mode=wait", "/pause?mode=keep"] {
+        assert_eq!(cached(&server), 96, "before {endpoint}");
+        server.ok(endpoint, &json!({}));
         let blocks = server.server.engine.metrics().counters.values();
-        assert_eq!(blocks.kv_blocks_in_use, 0, "{door} leaves blocks");
+        assert_eq!(blocks.kv_blocks_in_use, 0, "{endpoint} leaves blocks");
         server.ok("/resume", &json!({}));
-        assert_eq!(cached(&server), 0, "behind {door}");
+        assert_eq!(cached(&server), 0, "behind {endpoint}");
     }
     // A pause that keeps what is kept, though the weights are published anew, as they lie.
     std::thread::scope(|scope| {
@@ -278,7 +278,7 @@ fn nothing_is_kept_where_that_is_off() {
     assert_eq!(server.server.engine.metrics().counters.values().kv_blocks_in_use, 0);
 }
 
-/// Raw log-probabilities are those of the same tokens at temperature 1 among all tokens, to the last bit, by each door.
+/// Raw log-probabilities are those of the same tokens at temperature 1 among all tokens, to the last bit, by each endpoint.
 #[test]
 fn raw_log_probabilities_are_those_at_temperature_1() {
     let server = start(256);

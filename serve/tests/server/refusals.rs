@@ -62,17 +62,17 @@ use crate::running::{self, Running, begin, begin_raw, limits, send, size};
 #[case("/inference/v1/generate", json!({ "token_ids": [] }), 400, "no tokens")]
 #[case("/pause?mode=soon", json!({}), 400, "mode is soon")]
 #[case("/abort_request", json!({}), 400, "give rid, or abort_all")]
-#[case("/nowhere", json!({}), 404, "there is no door /nowhere")]
+#[case("/nowhere", json!({}), 404, "there is no endpoint /nowhere")]
 #[case("/health", json!({}), 405, "another method")]
 fn what_is_wrong_is_said(
-    #[case] door: &str,
+    #[case] endpoint: &str,
     #[case] body: Value,
     #[case] status: u16,
     #[case] expected: &str,
 ) {
     let server = Running::start();
-    let (code, told) = server.post(door, &body);
-    let message = told["error"]["message"].as_str().unwrap_or_else(|| panic!("{door}: {told}"));
+    let (code, told) = server.post(endpoint, &body);
+    let message = told["error"]["message"].as_str().unwrap_or_else(|| panic!("{endpoint}: {told}"));
     assert_eq!((code, &told["error"]["code"]), (status, &json!(status)), "{message}");
     assert!(message.contains(expected), "{message}");
     // It serves on.
@@ -194,22 +194,22 @@ fn hostile_clients_disturb_nobody() {
     server.is_empty_soon();
 }
 
-/// Fields that are left alone are named by each door, in a header that no client makes long; those that change nothing are not.
+/// Fields that are left alone are named by each endpoint, in a header that no client makes long; those that change nothing are not.
 #[test]
 fn what_is_left_alone_is_named() {
     let server = Running::start();
-    let ignored = |door: &str, body: &Value| {
-        let response = ureq::post(server.url(door)).send_json(body).unwrap();
+    let ignored = |endpoint: &str, body: &Value| {
+        let response = ureq::post(server.url(endpoint)).send_json(body).unwrap();
         response.headers().get("x-doorbell-ignored").map(|names| names.to_str().unwrap().to_owned())
     };
     let params = json!({ "max_tokens": 1, "skip_special_tokens": false, "new": 1, "spaces_between_special_tokens": false });
-    for (door, body) in [
+    for (endpoint, body) in [
         ("/inference/v1/generate", json!({ "token_ids": [1], "sampling_params": params, "other": 1 })),
         ("/generate", json!({ "input_ids": [[1], [2]], "sampling_params": params, "other": 1 })),
     ] {
-        let mut names: Vec<String> = ignored(door, &body).unwrap().split(',').map(str::to_owned).collect();
+        let mut names: Vec<String> = ignored(endpoint, &body).unwrap().split(',').map(str::to_owned).collect();
         names.sort();
-        assert_eq!(names, ["new", "other", "skip_special_tokens"], "{door}");
+        assert_eq!(names, ["new", "other", "skip_special_tokens"], "{endpoint}");
     }
     let mut body = json!({ "prompt": [1], "max_tokens": 1, "user": "me", "skip_special_tokens": true });
     assert_eq!(ignored("/v1/completions", &body), None);
@@ -330,7 +330,7 @@ fn what_is_for_all_prompts_is_not_copied() {
 /// Of a request that waits only what its answer needs is kept.
 #[rstest]
 fn what_came_along_is_not_kept(
-    #[values("/v1/completions", "/inference/v1/generate", "/generate")] door: &str,
+    #[values("/v1/completions", "/inference/v1/generate", "/generate")] endpoint: &str,
 ) {
     let limits =
         doorbell_serve::http::Limits { body: 32 << 20, patience: Duration::from_secs(20), ..limits() };
@@ -338,7 +338,7 @@ fn what_came_along_is_not_kept(
     server.ok("/pause?mode=keep", &json!({}));
     let long = "a".repeat(12 << 20);
     let body = json!({ "prompt": [1], "token_ids": [1], "input_ids": [1], "sampling_params": {}, "user": long, "text": null, long.clone(): 1 });
-    let request = running::raw(door, &body);
+    let request = running::raw(endpoint, &body);
     let (mut asked, mut before) = (vec![], 0);
     for count in 1..=10 {
         asked.push(begin_raw(&server, &request));

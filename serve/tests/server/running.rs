@@ -117,30 +117,30 @@ impl Running {
         Running { server, address, versions, stop: Some(stop), thread: Some(thread) }
     }
 
-    pub fn url(&self, door: &str) -> String {
-        format!("http://{}{door}", self.address)
+    pub fn url(&self, endpoint: &str) -> String {
+        format!("http://{}{endpoint}", self.address)
     }
 
     /// Status and body of a request.
-    pub fn post(&self, door: &str, body: &Value) -> (u16, Value) {
-        send(&self.url(door), body, None)
+    pub fn post(&self, endpoint: &str, body: &Value) -> (u16, Value) {
+        send(&self.url(endpoint), body, None)
     }
 
     /// The body of a request that is answered with 200.
-    pub fn ok(&self, door: &str, body: &Value) -> Value {
-        let (status, told) = self.post(door, body);
-        assert_eq!(status, 200, "{door} {body}: {told}");
+    pub fn ok(&self, endpoint: &str, body: &Value) -> Value {
+        let (status, told) = self.post(endpoint, body);
+        assert_eq!(status, 200, "{endpoint} {body}: {told}");
         told
     }
 
-    pub fn get(&self, door: &str) -> Value {
-        let response = ureq::get(self.url(door)).call().unwrap();
+    pub fn get(&self, endpoint: &str) -> Value {
+        let response = ureq::get(self.url(endpoint)).call().unwrap();
         response.into_body().read_json().unwrap()
     }
 
     /// The lines of a streamed answer.
-    pub fn streamed(&self, door: &str, body: &Value) -> Vec<Value> {
-        let response = ureq::post(self.url(door)).send_json(body).unwrap();
+    pub fn streamed(&self, endpoint: &str, body: &Value) -> Vec<Value> {
+        let response = ureq::post(self.url(endpoint)).send_json(body).unwrap();
         let mut values = vec![];
         let mut done = false;
         for line in BufReader::new(response.into_body().into_reader()).lines() {
@@ -235,15 +235,15 @@ impl Drop for Running {
 }
 
 /// Sends a request, with `behind` behind it, and leaves its answer to whoever reads it.
-pub fn begin(server: &Running, door: &str, body: &Value, behind: &str) -> TcpStream {
-    begin_raw(server, &(raw(door, body) + behind))
+pub fn begin(server: &Running, endpoint: &str, body: &Value, behind: &str) -> TcpStream {
+    begin_raw(server, &(raw(endpoint, body) + behind))
 }
 
 /// A request as it is sent.
-pub fn raw(door: &str, body: &Value) -> String {
+pub fn raw(endpoint: &str, body: &Value) -> String {
     let body = body.to_string();
     format!(
-        "POST {door} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST {endpoint} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )
 }

@@ -1,4 +1,4 @@
-//! Each checker fails on the puzzle as it is and on three typical wrong mendings, each time with a message that fits, and passes on the right ones.
+//! Each checker fails on the puzzle as it is and on three typical wrong fixes, each time with a message that fits, and passes on the right ones.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use rstest::rstest;
 
 use super::check::{LIMIT, Verdict, check};
-use super::mendings::{State, states};
+use super::fixes::{State, states};
 use super::*;
 use crate::rtl_test::{in_parallel, scratch};
 
@@ -28,13 +28,13 @@ fn checked(puzzle: &Puzzle, text: &str, room: &Path, name: &str, limit: Duration
     check(&crate::root(), puzzle.language, &to, &room.join(name), limit).unwrap()
 }
 
-/// The states of a puzzle: as it is, and with at least one right mending and three wrong ones.
+/// The states of a puzzle: as it is, and with at least one right fix and three wrong ones.
 fn states_of(puzzle: &Puzzle) -> Vec<State> {
     let states = states(&crate::root(), puzzle).unwrap_or_else(|error| panic!("{error:#}"));
     let right = states.iter().filter(|state| state.says.is_none()).count();
     assert!(
         right >= 1 && states.len() - 1 - right >= 3,
-        "{}: a right mending, and three wrong ones",
+        "{}: a right fix, and three wrong ones",
         puzzle.name
     );
     states

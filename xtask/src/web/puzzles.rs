@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::DEBIANS_NODE;
 use crate::lint::verilator;
 use crate::puzzle::check::{self, Verdict};
-use crate::puzzle::mendings::{State, states};
+use crate::puzzle::fixes::{State, states};
 use crate::puzzle::{Puzzle, ROOM, select};
 use crate::rtl_test::scratch;
 use doorbell_setup::{self as setup, shell};

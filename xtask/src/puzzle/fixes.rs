@@ -1,4 +1,4 @@
-//! What `checks/mendings.toml` of a puzzle has: right and wrong mendings, as changes of its file.
+//! What `checks/fixes.toml` of a puzzle has: right and wrong fixes, as changes of its file.
 
 use std::fs;
 use std::path::Path;
@@ -10,16 +10,16 @@ use super::Puzzle;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Mendings {
+struct Fixes {
     /// A part of what the check says of the puzzle as it is.
     broken: String,
-    right: Vec<Mending>,
-    wrong: Vec<Mending>,
+    right: Vec<Fix>,
+    wrong: Vec<Fix>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Mending {
+struct Fix {
     /// What it does, in words.
     name: String,
     /// Pairs of a text that occurs once in the file, and what stands there instead.
@@ -40,10 +40,10 @@ pub struct State {
     pub says: Option<String>,
 }
 
-/// The puzzle as it is, and then with each mending.
+/// The puzzle as it is, and then with each fix.
 ///
 /// # Errors
-/// If a file cannot be read, or a mending does not fit.
+/// If a file cannot be read, or a fix does not fit.
 pub fn states(root: &Path, puzzle: &Puzzle) -> Result<Vec<State>> {
     let folder = puzzle.folder(root);
     let read = |name: &str| {
@@ -51,21 +51,21 @@ pub fn states(root: &Path, puzzle: &Puzzle) -> Result<Vec<State>> {
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     };
     let broken = read(puzzle.file)?;
-    let mendings: Mendings = toml::from_str(&read("checks/mendings.toml")?)
-        .with_context(|| format!("{}: checks/mendings.toml", puzzle.name))?;
+    let fixes: Fixes = toml::from_str(&read("checks/fixes.toml")?)
+        .with_context(|| format!("{}: checks/fixes.toml", puzzle.name))?;
     let as_it_is =
-        State { name: "broken".into(), text: broken.clone(), edits: vec![], says: Some(mendings.broken) };
+        State { name: "broken".into(), text: broken.clone(), edits: vec![], says: Some(fixes.broken) };
     let mut states = vec![as_it_is];
-    for (is_right, mending) in mendings
+    for (is_right, fix) in fixes
         .right
         .into_iter()
         .map(|right| (true, right))
-        .chain(mendings.wrong.into_iter().map(|wrong| (false, wrong)))
+        .chain(fixes.wrong.into_iter().map(|wrong| (false, wrong)))
     {
-        let Mending { name, edits, says } = mending;
+        let Fix { name, edits, says } = fix;
         ensure!(
             is_right == says.is_none(),
-            "{}, {name}: of a wrong mending, and only of one, `says` is given",
+            "{}, {name}: of a wrong fix, and only of one, `says` is given",
             puzzle.name
         );
         let mut text = broken.clone();
