@@ -34,7 +34,8 @@ impl Server {
     }
 
     fn post(&self, endpoint: &str, body: &Value) -> Value {
-        let response = ureq::post(format!("http://{}{endpoint}", self.address)).send(body.to_string()).unwrap();
+        let response =
+            ureq::post(format!("http://{}{endpoint}", self.address)).send(body.to_string()).unwrap();
         serde_json::from_reader(response.into_body().into_reader()).unwrap()
     }
 

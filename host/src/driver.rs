@@ -43,6 +43,8 @@ pub struct Driver<P: Platform> {
     pub(crate) armed: Option<u32>,
     /// The event ring of the function, where this queue pair has laid it out.
     pub(crate) events: Option<EventQueue>,
+    /// The last EQ_HEAD that was written.
+    pub(crate) released: u32,
     /// The `user_data` of the completions taken last, by the lower bits of their index; empty without LIFE events.
     pub(crate) answers: Vec<u64>,
     /// The completion below which all lives that were [tapped](Platform::tapped) have been read.
@@ -270,6 +272,7 @@ impl<P: Platform> Driver<P> {
             patience: Patience::new(config.patience),
             armed: None,
             events: None,
+            released: 0,
             answers: vec![],
             told: 0,
             keeps_lives: false,
@@ -445,6 +448,7 @@ impl<P: Platform> Driver<P> {
         let tail = self.read(Register::EqTail)?;
         // What the device writes meanwhile is lost where it is overwritten: its slot is passed over.
         self.events = Some(EventQueue::new(&self.parts.memory, self.parts.layout.events, depth, tail)?);
+        self.released = tail;
         self.write(Register::EqHead, tail)
     }
 
@@ -939,7 +943,6 @@ impl<P: Platform> Device for Driver<P> {
             self.told = out[..taken].last().map_or(self.told, |event| event.index.wrapping_add(1));
             return Ok(taken);
         };
-        let before = events.head();
         let mut taken = events.pop(out)?;
         if taken == 0 && !out.is_empty() {
             // R23: one whose write failed stays stale, and EQ_TAIL passes it.
@@ -949,9 +952,11 @@ impl<P: Platform> Device for Driver<P> {
             }
         }
         let head = events.head();
-        // A ring that has ended releases nothing.
-        if head != before && !matches!(self.condition, Condition::Disabled) {
+        // While this queue pair is disabled the ring may have ended, and then EQ_HEAD is refused. Where other queue pairs of the
+        // function keep it running, what was read meanwhile is released after the next enable.
+        if head != self.released && !matches!(self.condition, Condition::Disabled) {
             self.write(Register::EqHead, head)?;
+            self.released = head;
         }
         Ok(taken)
     }
@@ -1022,6 +1027,7 @@ impl<P: Platform> Device for Driver<P> {
             let Parts { memory, layout, .. } = &self.parts;
             let ring = |depth| EventQueue::new(memory, layout.events, depth, 0);
             self.events = event_depth.map(ring).transpose()?;
+            self.released = 0;
         }
         self.answers.clear();
         self.told = self.parts.config.cq_start;

@@ -72,13 +72,14 @@ pub struct Completer<P: Platform> {
     parts: Parts,
     /// The function's event ring: its events wait until the halves are one again.
     events: Option<EventQueue>,
+    released: u32,
     runs_alone: bool,
     not_sync: PhantomData<Cell<()>>,
 }
 
 /// The halves of a driver whose descriptors are all published.
 pub(crate) fn split<P: Platform>(driver: Driver<P>) -> (Submitter<P>, Completer<P>) {
-    let Driver { platform, parts, sq, cq, submitted, ledger, patience, events, .. } = driver;
+    let Driver { platform, parts, sq, cq, submitted, ledger, patience, events, released, .. } = driver;
     let shared = Arc::new(Shared {
         name: platform.name().to_owned(),
         submitted: AtomicU64::new(submitted),
@@ -91,7 +92,18 @@ pub(crate) fn split<P: Platform>(driver: Driver<P>) -> (Submitter<P>, Completer<
     let written = sq.reader();
     (
         Submitter { shared: shared.clone(), sq, submitted, not_sync: PhantomData },
-        Completer { shared, cq, written, ledger, patience, parts, events, runs_alone, not_sync: PhantomData },
+        Completer {
+            shared,
+            cq,
+            written,
+            ledger,
+            patience,
+            parts,
+            events,
+            released,
+            runs_alone,
+            not_sync: PhantomData,
+        },
     )
 }
 
@@ -133,8 +145,18 @@ impl<P: Platform> Submitter<P> {
             return Err(Box::new((self, completer)));
         }
         let Self { shared, mut sq, submitted, .. } = self;
-        let Completer { shared: other, cq, written, ledger, patience, parts, events, runs_alone, .. } =
-            completer;
+        let Completer {
+            shared: other,
+            cq,
+            written,
+            ledger,
+            patience,
+            parts,
+            events,
+            released,
+            runs_alone,
+            ..
+        } = completer;
         drop(shared);
         sq.consumed(ledger.sq_head());
         match Arc::try_unwrap(other) {
@@ -153,6 +175,7 @@ impl<P: Platform> Submitter<P> {
                     patience,
                     armed: None,
                     events,
+                    released,
                     // Whose completions the halves took is not known.
                     answers: vec![],
                     told: 0,
@@ -170,6 +193,7 @@ impl<P: Platform> Submitter<P> {
                     patience,
                     parts,
                     events,
+                    released,
                     runs_alone,
                     not_sync: PhantomData,
                 },

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use rstest::rstest;
 
 use doorbell_contract::{
-    Control, Counter, FunctionControl, HwCompletion, HwDesc, Place, QueueCounter, Register, State, Status,
+    Control, Counter, FunctionControl, HwCompletion, HwDesc, HwEvent, Place, QueueCounter, Register, State,
+    Status,
 };
 use doorbell_host::{
     Device, DeviceError, Division, Driver, Pages, Platform, Ports, QueueConfig, QueuePort, Sharded,
@@ -716,4 +717,28 @@ fn a_port_splits_like_any_platform() {
             });
         }
     });
+}
+
+/// What one queue pair reads of the function's event ring while it is disabled is released once it is enabled again: until then another
+/// queue pair may have filled the ring.
+#[test]
+fn r23_events_that_were_read_while_disabled_are_released() {
+    let config = QueueConfig { event_slots: 8, life_events: true, ..small() };
+    let ports = divide(2, 1, &config);
+    let mut drivers = drivers(&ports, &config);
+    let [owner, other] = &mut drivers[..] else { panic!() };
+    let run = |other: &mut Driver<_>, count: u64| {
+        for user_data in 0..count {
+            other.submit(&[HwDesc::decode(1, 0, 2).with_user_data(user_data)]).unwrap();
+            drain(other);
+        }
+    };
+    let mut events = [HwEvent::default(); 32];
+    owner.disable().unwrap();
+    run(other, 20);
+    assert!(owner.events(&mut events).unwrap() > 0, "the ring runs on");
+    owner.enable().unwrap();
+    owner.events(&mut events).unwrap();
+    run(other, 4);
+    assert_eq!(owner.events(&mut events).unwrap(), 4);
 }

@@ -60,8 +60,11 @@ impl Pipeline {
             let (request, terms) = match source.next() {
                 Next::Request(request) => (request, Terms::of(&self.options)),
                 Next::Asks(request, terms) => (request, terms),
-                Next::Nothing => return Ok(Admission { admitted, ended: false }),
-                Next::End => return Ok(Admission { admitted, ended: true }),
+                next @ (Next::Nothing | Next::End) => {
+                    // The request that waited, if one did, was withdrawn.
+                    self.held = None;
+                    return Ok(Admission { admitted, ended: matches!(next, Next::End) });
+                }
             };
             if let Some(held) = self.admit(request, terms)? {
                 if self.held != Some(held) {
@@ -114,12 +117,12 @@ impl Pipeline {
         let version = if self.mixes_versions { 0 } else { self.versions.weights() };
         let domain = region.map_or(0, |region| version << 8 | region as u64);
         let by_tokens = self.kv.config().sharing == Sharing::Tokens;
-        if let Some(sequences) = self.language.as_mut().filter(|_| by_tokens) {
-            sequences.take_prompt(number, request);
-        }
         // Those that gave their blocks back come first.
         if self.has_returning() {
             return Ok(Some(Held::Blocks));
+        }
+        if let Some(sequences) = self.language.as_mut().filter(|_| by_tokens) {
+            sequences.take_prompt(number, request);
         }
         let prompt_tokens = self.kv_prompt(request.prompt_tokens);
         let mut from = 0;

@@ -6,7 +6,7 @@
 use doorbell_contract::{CompletionFlags, ErrorCode, HwCompletion, HwDesc, Status};
 
 use super::aborts::NO_REQUEST;
-use super::rollout::{Group, OnDevice};
+use super::rollout::OnDevice;
 use super::submission::Tag;
 use super::{Pipeline, RuntimeError};
 use crate::rollout::RolloutId;
@@ -163,10 +163,14 @@ impl Pipeline {
             Stop::Member { group, member } => (group, 1 << member, Tag::MemberStop { group, member }),
             Stop::Group(group) => (group, all(group), Tag::GroupStop(group)),
         };
-        let group = &self.groups[index as usize];
+        let group = &mut self.groups[index as usize];
         if group.device.closed && group.device.opened || group.device.ended & ends == ends {
             self.landed(index)?;
             return Ok(None);
+        }
+        match stop {
+            Stop::Member { .. } => group.device.member_stops |= ends,
+            _ => group.device.group_stop = true,
         }
         let prefix = group.wire_id.unwrap_or_default();
         let desc = match stop {
@@ -186,17 +190,23 @@ impl Pipeline {
         stop: Stop,
         completion: &HwCompletion,
     ) -> Result<(), RuntimeError> {
-        let group = self.groups.get(index as usize);
-        let lives = |group: &&Group| group.device.flying > 0 && group.wire_id.is_some();
-        let Some(group) = group.filter(lives) else {
+        let Some(group) = self.groups.get_mut(index as usize).filter(|group| group.wire_id.is_some()) else {
             return Err(self.unasked(completion, "no STOP of that group is in flight"));
         };
-        let members = group.terms.members;
-        let ends = match stop {
-            Stop::Member { member, .. } if u32::from(member) < members => 1 << member,
-            Stop::Group(_) => OnDevice::all(members),
-            _ => return Err(self.unasked(completion, "no STOP of that member is in flight")),
+        let (device, members) = (&mut group.device, group.terms.members);
+        let (ends, in_flight) = match stop {
+            Stop::Member { member, .. } => {
+                // The bit of a member that no group can have is never set.
+                let bit = 1u64.checked_shl(member.into()).unwrap_or(0);
+                let in_flight = device.member_stops & bit != 0;
+                device.member_stops &= !bit;
+                (bit, in_flight)
+            }
+            _ => (OnDevice::all(members), std::mem::take(&mut device.group_stop)),
         };
+        if !in_flight {
+            return Err(self.unasked(completion, "no STOP of that group or member is in flight"));
+        }
         let faulted = completion.error == ErrorCode::DmaFault as u8;
         let read = !completion.has(CompletionFlags::NO_ECHO);
         // What it wrote, nothing, cannot be trusted; it has ended what it ends all the same (R17).

@@ -34,8 +34,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{Capability, DescFlags, HwCompletion, HwDesc};
-use doorbell_host::{Device, Features, TokenRegion};
+use doorbell_contract::{Capability, DescFlags, HwCompletion, HwDesc, QueueCounter};
+use doorbell_host::{Device, Features, QueueCounters, TokenRegion};
 
 pub use aborts::{AbortAnswer, AbortHandle, Busy};
 pub use admission::Held;
@@ -260,6 +260,8 @@ pub struct Pipeline {
     blocks_alone: u64,
     idle_turns: u32,
     idle_since: Option<Instant>,
+    /// When the device was last seen to move, and by how much it had by then, while the pipeline is idle.
+    device_moved: Option<(Instant, u64)>,
     first_error: Option<HwCompletion>,
     /// The first rollouts that failed.
     failures: Vec<Lost>,
@@ -344,6 +346,7 @@ impl Pipeline {
             blocks_alone: 0,
             idle_turns: 0,
             idle_since: None,
+            device_moved: None,
             first_error: None,
             failures: Vec::with_capacity(FAILURES),
             options,
@@ -555,12 +558,12 @@ impl Pipeline {
         self.metrics.counters.hot.credit_stalls[stage as usize].add(1);
     }
 
-    /// Gives up once nothing has moved for `patience` (R15).
+    /// Gives up once nothing has moved for `patience` (R15), on the device either: one DECODE may take long, and gives its tokens meanwhile.
     #[inline]
     fn note_idle(&mut self, moved: bool) -> Result<(), RuntimeError> {
         if moved {
             self.idle_turns = 0;
-            self.idle_since = None;
+            (self.idle_since, self.device_moved) = (None, None);
             return Ok(());
         }
         if self.device.in_flight() > 0 {
@@ -574,7 +577,33 @@ impl Pipeline {
         // Nothing has moved yet.
         self.idle_turns = 1;
         let waited = self.idle_since.get_or_insert_with(Instant::now).elapsed();
-        if waited < self.options.patience { Ok(()) } else { Err(self.stalled(waited.as_secs_f64())) }
+        let patience = self.options.patience;
+        // Judges have their own time for an answer. Then another gets it, or its rollout fails: that moves.
+        let judging =
+            (self.rewards.pending() > 0).then(|| self.rewards.deadline()).flatten().unwrap_or_default();
+        // The first look at the device comes early, so that a device that is stuck is told soon after `patience`.
+        if self.device.in_flight() > 0 && (self.device_moved.is_some() || waited >= patience / 8) {
+            return self.note_device(patience + judging);
+        }
+        if waited < patience + judging { Ok(()) } else { Err(self.stalled(waited.as_secs_f64())) }
+    }
+
+    /// Gives up once the device has not moved for `patience`.
+    #[cold]
+    fn note_device(&mut self, patience: Duration) -> Result<(), RuntimeError> {
+        if let Some((at, _)) = self.device_moved
+            && at.elapsed() < patience
+        {
+            return Ok(());
+        }
+        let moves = |of: QueueCounters| {
+            [QueueCounter::Descriptors, QueueCounter::Completions, QueueCounter::Tokens].map(|c| of.get(c))
+        };
+        let moved = self.device.queue_counters()?.into_iter().flat_map(moves).sum();
+        match self.device_moved.replace((Instant::now(), moved)) {
+            Some((at, before)) if before == moved => Err(self.stalled(at.elapsed().as_secs_f64())),
+            _ => Ok(()),
+        }
     }
 }
 

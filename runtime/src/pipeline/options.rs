@@ -102,7 +102,8 @@ pub struct Options {
     pub judge_retries: u32,
     /// Rollouts that may fail before the run ends with an error; `None` lets all that do.
     pub max_failures: Option<u64>,
-    /// How long judges and the writer may be waited for without anything moving (R15).
+    /// How long the run may go on without anything moving (R15): no submission, completion, verdict or stored answer, and on the device no
+    /// token. While answers are with judges, [`RewardStage::deadline`](super::RewardStage::deadline) is added. A PREFILL moves once, at its end.
     pub patience: Duration,
     /// The language model that rollouts run; `None` is engine 0.
     pub language: Option<Language>,

@@ -34,6 +34,12 @@ pub trait RewardStage: Send {
     /// Answers that were posted and not collected.
     fn pending(&self) -> usize;
 
+    /// How long one answer may be with a judge, before another gets it or its rollout fails. None where nothing ends that: then
+    /// [`Options::patience`](super::Options::patience) ends the run.
+    fn deadline(&self) -> Option<Duration> {
+        None
+    }
+
     /// The judge that has been at an answer for longest; none where no answer is pending, or nobody is known to have it. For the report of a
     /// pipeline in which nothing moves.
     fn slowest(&self) -> Option<Judging> {

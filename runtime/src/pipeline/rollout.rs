@@ -163,6 +163,10 @@ pub(super) struct OnDevice {
     pub flying: u32,
     /// A STOP of the whole group has been made.
     pub stopping: bool,
+    /// STOPs of members whose completions were not seen, a bit each.
+    pub member_stops: u64,
+    /// The completion of the STOP of the whole group was not seen.
+    pub group_stop: bool,
     /// STOPs that the device could not read, or refused.
     pub refused_stops: u32,
 }

@@ -198,6 +198,8 @@ pub(super) struct Versions {
     publishing: Option<Publishing>,
     /// One queue pair of each function.
     functions: Vec<usize>,
+    /// Whether that function has answered the POLICY of the publish that is under way.
+    have_answered: Vec<bool>,
 }
 
 impl Versions {
@@ -217,6 +219,7 @@ impl Versions {
             slots: [slot(SlotState::Resident), slot(SlotState::Empty)],
             newest: 0,
             publishing: None,
+            have_answered: vec![false; functions.len()],
             functions,
         }
     }
@@ -358,6 +361,7 @@ impl Pipeline {
                 match refusal {
                     Some(refusal) => self.answer(publisher, ask.version, PublishAnswer::Refused(refusal)),
                     None => {
+                        self.versions.have_answered.fill(false);
                         self.versions.publishing = Some(Publishing {
                             ask,
                             publisher,
@@ -421,12 +425,13 @@ impl Pipeline {
     /// A function has answered a POLICY.
     pub(super) fn published(&mut self, function: u32, completion: &HwCompletion) -> Result<(), RuntimeError> {
         let functions = self.versions.functions.len();
-        let awaited = |publishing: &Publishing| {
-            publishing.answered < publishing.sent && (function as usize) < publishing.sent
-        };
+        let function = function as usize;
+        let have_answered = &self.versions.have_answered;
+        let awaited = |publishing: &Publishing| function < publishing.sent && !have_answered[function];
         let Some(mut publishing) = self.versions.publishing.filter(awaited) else {
             return Err(self.unasked(completion, "no POLICY to that function is in flight"));
         };
+        self.versions.have_answered[function] = true;
         publishing.answered += 1;
         if completion.status != Status::Done as u8 {
             publishing.refused += 1;

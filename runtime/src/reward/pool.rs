@@ -28,7 +28,8 @@ pub struct PoolOptions {
     /// scores tokens other than those that the device completed. Costs about a nanosecond per token.
     pub check_digest: bool,
     /// How long a judge may be at an answer, or at a batch of them. Whoever misses it fails that answer and is left
-    /// behind with its thread, which nothing can end; another judge takes its place. `None` waits for ever.
+    /// behind with its thread, which nothing can end; another judge takes its place. With `None` it
+    /// is waited for until the [patience](crate::pipeline::Options::patience) of the pipeline ends the run.
     pub deadline: Option<Duration>,
     /// How long making a judge may take, when the pool is started and when one takes the place of another. `None` is as long as
     /// `deadline`. What the factory does not come to the end of in time is left behind; until it does, no other judge is made.
@@ -192,6 +193,7 @@ pub struct Pool {
     /// The answers of the group at hand.
     group: Vec<Request>,
     capacity: usize,
+    deadline: Option<Duration>,
     /// Where the search for a judge begins.
     turn: usize,
     started: Instant,
@@ -360,6 +362,7 @@ impl Pool {
             again: VecDeque::with_capacity(pending),
             group: Vec::with_capacity(options.capacity),
             capacity: options.capacity,
+            deadline: options.deadline,
             turn: 0,
             started: starter.started,
             closing: starter.closing.clone(),
@@ -569,6 +572,10 @@ impl RewardStage for Pool {
 
     fn pending(&self) -> usize {
         self.seats.iter().map(|seat| seat.posted.len()).sum::<usize>() + self.own.len() + self.again.len()
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        self.deadline
     }
 
     fn slowest(&self) -> Option<Judging> {

@@ -22,8 +22,8 @@ use super::record::Trajectory;
 pub struct ExportOptions {
     /// Most rows of a row group.
     pub row_group_rows: usize,
-    /// Tokens of answers after which a row group ends. With the longest trajectory this bounds the memory of the export, to some
-    /// ten bytes per token, and to what the prompts of these rows take.
+    /// Tokens of answers and stored prompts after which a row group ends; four bytes of a prompt's text count as a token. With the
+    /// longest trajectory this bounds the memory of the export, to some ten bytes per token.
     pub row_group_tokens: usize,
 }
 
@@ -105,6 +105,12 @@ pub fn export(directory: &Path, path: &Path, options: ExportOptions) -> Result<V
     scratch.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     // Goes away unless it is renamed.
     let scratch = scratch.tempfile_in(parent).map_err(|error| io(bare(error)))?;
+    // A file that only some may read stays so. It holds prompts and answers.
+    match fs::metadata(path) {
+        Ok(metadata) => scratch.as_file().set_permissions(metadata.permissions()).map_err(io)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(io(error)),
+    }
     let verified = write(reader, directory, scratch.as_file(), path, options)?;
     scratch.as_file().sync_all().map_err(io)?;
     scratch.persist(path).map_err(|error| io(error.error))?;
@@ -157,7 +163,11 @@ fn write(
     let mut rows = vec![];
     let mut tokens = 0;
     let verified = reader.verify_each(|trajectory| {
-        tokens += trajectory.tokens.len();
+        let prompt = trajectory.prompt.as_ref();
+        let text = prompt.and_then(|prompt| prompt.text.as_ref()).map_or(0, String::len);
+        tokens += trajectory.tokens.len()
+            + prompt.map_or(0, |prompt| prompt.tokens.len())
+            + text / size_of::<u32>();
         rows.push(trajectory);
         if tokens < options.row_group_tokens && rows.len() < options.row_group_rows.max(1) {
             return Ok(());
@@ -221,6 +231,43 @@ mod tests {
             text: (k % 8 == 1).then(|| format!("prompt {k}")),
         });
         Trajectory { number, finished, tokens, spans: (0..k % 4).map(span).collect(), logprobs, prompt }
+    }
+
+    /// Prompts that are stored take memory as answers do, so they count.
+    #[test]
+    fn row_groups_end_by_prompts_too() {
+        let directory = tempdir().unwrap();
+        let (mut log, _) = Log::open(directory.path(), LogOptions::default()).unwrap();
+        for number in 0..10 {
+            let mut record = trajectory(number);
+            record.tokens = vec![1];
+            record.finished.answer_tokens = 1;
+            record.finished.prompt_tokens = 1000;
+            (record.finished.has_logprobs, record.logprobs) = (false, None);
+            (record.finished.spans, record.spans) = (0, vec![]);
+            record.prompt = Some(Prompt { tokens: vec![7; 1000], text: None });
+            log.append(&record.finished, &record.body()).unwrap();
+        }
+        log.commit().unwrap();
+        let path = directory.path().join("out.parquet");
+        let options = ExportOptions { row_group_tokens: 2000, ..ExportOptions::default() };
+        export(directory.path(), &path, options).unwrap();
+        let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
+        assert_eq!(reader.num_row_groups(), 5);
+    }
+
+    /// Whoever may not read the file that is there may not read the new one.
+    #[cfg(unix)]
+    #[test]
+    fn an_existing_file_keeps_its_permissions() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempdir().unwrap();
+        write_log(directory.path(), 3);
+        let path = directory.path().join("out.parquet");
+        File::create(&path).unwrap().set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+        export(directory.path(), &path, ExportOptions::default()).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{mode:o}");
     }
 
     fn write_log(directory: &Path, count: u64) {
@@ -330,13 +377,20 @@ mod tests {
         let (log, file) = (directory.path().join("log"), directory.path().join("out.parquet"));
         write_log(&log, 3000);
         fs::write(&file, "an older file").unwrap();
-        let options = ExportOptions { row_group_rows: 500, row_group_tokens: 5000 };
+        let options = ExportOptions { row_group_rows: 500, row_group_tokens: 500_000 };
         let verified = export(&log, &file, options).unwrap();
         assert_eq!((verified.records, verified.damage.len()), (3000, 0));
         let (groups, rows) = read(&file);
         assert_eq!(rows, (0..3000).map(trajectory).collect::<Vec<_>>());
-        // 24.5 tokens a row: the tokens end a group before the rows do.
-        assert!((14..=16).contains(&groups), "{groups} row groups");
+        // A quarter of the rows has a prompt, of three times as many tokens as its number: the rows end the first groups, the tokens the last.
+        let tokens: usize = rows
+            .iter()
+            .map(|row| row.tokens.len() + row.prompt.as_ref().map_or(0, |prompt| prompt.tokens.len()))
+            .sum();
+        assert!(
+            (6.max(tokens / 500_000)..=tokens / 500_000 + 3).contains(&groups),
+            "{groups} row groups of {tokens} tokens"
+        );
         let names: Vec<_> =
             fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names.len(), 2, "nothing is left behind: {names:?}");

@@ -207,7 +207,8 @@ fn what_is_left_alone_is_named() {
         ("/inference/v1/generate", json!({ "token_ids": [1], "sampling_params": params, "other": 1 })),
         ("/generate", json!({ "input_ids": [[1], [2]], "sampling_params": params, "other": 1 })),
     ] {
-        let mut names: Vec<String> = ignored(endpoint, &body).unwrap().split(',').map(str::to_owned).collect();
+        let mut names: Vec<String> =
+            ignored(endpoint, &body).unwrap().split(',').map(str::to_owned).collect();
         names.sort();
         assert_eq!(names, ["new", "other", "skip_special_tokens"], "{endpoint}");
     }

@@ -141,7 +141,7 @@ pub struct Args {
     #[arg(long)]
     logprobs: bool,
     /// How long a judge may be at one answer, in milliseconds: then another judge gets it, and another thread takes the
-    /// judge's place; by default 30 seconds beyond --judge-delay, and 0 is for ever
+    /// judge's place; by default 30 seconds beyond --judge-delay. 0 is no deadline: then a run in which nothing moves for a minute ends
     #[arg(long, value_name = "MS")]
     judge_deadline: Option<u64>,
     /// Rollouts that may fail before the run ends with code 1; by default any number, if not all

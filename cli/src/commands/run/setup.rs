@@ -246,9 +246,8 @@ fn options(args: &Args, trace: &Trace) -> Result<Options, Failure> {
         max_staleness: args.max_staleness,
         sleeps: args.wait == Wait::Sleep,
         max_failures: args.max_failures,
-        // A slow judge is waited for, and so is one that comes after it.
-        patience: Duration::from_secs(60)
-            + 2 * deadline(args).unwrap_or(Duration::from_micros(args.judge_delay)),
+        // A slow judge without a deadline is waited for, and so is one that comes after it.
+        patience: Duration::from_secs(60) + 2 * Duration::from_micros(args.judge_delay),
         ..Options::default()
     })
 }

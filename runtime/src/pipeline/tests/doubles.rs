@@ -7,7 +7,9 @@ use std::time::Duration;
 use doorbell_contract::{CompletionFlags, Counter, DescFlags, HwDesc, HwEvent, Opcode, WorkerCounter};
 use doorbell_host::language::LanguageRegions;
 use doorbell_host::why::Why;
-use doorbell_host::{Counters as DeviceCounters, DeviceError, Features, TokenRegion, WorkerCounters};
+use doorbell_host::{
+    Counters as DeviceCounters, DeviceError, Features, QueueCounters, TokenRegion, WorkerCounters,
+};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -166,6 +168,10 @@ impl<T: Trick> Device for Tricky<T> {
     }
 
     /// One worker that has made all tokens: the golden model does not count by worker.
+    fn queue_counters(&mut self) -> Result<Vec<QueueCounters>, DeviceError> {
+        self.inner.queue_counters()
+    }
+
     fn worker_counters(&mut self) -> Result<Vec<WorkerCounters>, DeviceError> {
         let tokens = self.inner.counters()?.get(Counter::Tokens);
         let count = |counter| Ok(if counter == WorkerCounter::Tokens { tokens } else { 0 });

@@ -158,6 +158,36 @@ fn r17_group_done_of_what_is_in_no_group_is_an_error() {
     assert!(matches!(error, RuntimeError::Unasked { .. }) && error.to_string().contains("R17"), "{error}");
 }
 
+/// A STOP of a member that completes a second time, in the place of something else that is in flight, is an error.
+#[test]
+fn r3_a_stop_of_a_member_that_completes_twice_is_an_error() {
+    let options = Options { slots: 64, group: 4, checkpoint: 16, ..Options::default() };
+    let setup = Setup { reward_threshold: 20_000, ..Setup::new(40, options) };
+    let (mut pipeline, _) = setup.pipeline();
+    let is_stop = |completion: &HwCompletion| {
+        matches!(Tag::from_bits(completion.user_data), Some(Tag::MemberStop { .. }))
+    };
+    let mut stop = None;
+    let trick = Edited(move |out: &mut [HwCompletion], count: usize| {
+        for completion in &mut out[..count] {
+            match stop {
+                None if is_stop(completion) => stop = Some(*completion),
+                // Once.
+                Some(first) if !first.has(CompletionFlags::GROUP_DONE) && !is_stop(completion) => {
+                    *completion = first;
+                    stop = Some(HwCompletion { flags: CompletionFlags::GROUP_DONE.bits(), ..first });
+                }
+                _ => {}
+            }
+        }
+        count
+    });
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick });
+    let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
+    assert!(matches!(error, RuntimeError::Unasked { .. }), "{error}");
+    assert!(error.to_string().contains("no STOP of that group or member is in flight"), "{error}");
+}
+
 /// An aborted request ends its group by one STOP of all of it; one rollout by a STOP that names it.
 #[test]
 fn r17_a_request_is_aborted_by_one_stop_of_its_group() {

@@ -209,6 +209,24 @@ fn r19_functions_that_diverge_end_the_run() {
     assert!(error.to_string().contains("DMA_FAULT"), "{error}");
 }
 
+/// A function that answers a POLICY twice, in the place of another one that has not answered, is an error.
+#[test]
+fn r3_a_function_answers_a_policy_once() {
+    let setup = busy((1, PolicyMode::Keep));
+    let (mut pipeline, _) = setup.pipeline();
+    let mut first = None;
+    let repeat = move |out: &mut [HwCompletion], count: usize| {
+        for completion in out[..count].iter_mut().filter(|end| end.rollout_id == PREFIX_NONE) {
+            completion.user_data = *first.get_or_insert(completion.user_data);
+        }
+        count
+    };
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Edited(repeat) });
+    pipeline.publisher().publish(1, 1, PolicyMode::Keep).unwrap();
+    let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
+    assert!(matches!(error, RuntimeError::Unasked { .. }), "{error}");
+}
+
 /// R20: nothing is superseded whose version was not retired.
 #[test]
 fn r20_superseded_without_a_reason_is_an_error() {

@@ -8,6 +8,9 @@ use super::frame::{FILE_HEAD, FileHead, RECORD_HEAD, RECORD_MAGIC, RecordHead, r
 use super::{LogError, MAX_NUMBER, files};
 use crate::trajectory::record::{self, Trajectory};
 
+/// What may be read in vain in search of the next record, in multiples of the bytes that are searched.
+const READ_AGAIN: u64 = 16;
+
 /// What lies next in a log.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Piece {
@@ -327,15 +330,26 @@ impl Scan {
         Piece::Damage(Damage { file, offset: start, bytes: end - start, number, lost, kind })
     }
 
-    /// Goes on at the next whole record behind `start`, and says what lies between.
+    /// Goes on at the next whole record after `start`, and says what lies between.
+    ///
+    /// A text of a record may hold the bytes of another one, by accident or on purpose. So the number of the next record is at most what
+    /// the bytes between leave room for, and what is read in vain is bounded.
     fn resume(&mut self, kind: DamageKind, start: u64) -> Result<Piece, LogError> {
         let expected = self.next;
         let mut from = start + 1;
-        while let Some(candidate) = self.find_magic(from)? {
-            if let Frame::Framed { number, content: Ok(_), .. } = self.frame_at(candidate)? {
-                self.position = candidate;
-                self.next = number;
-                return Ok(self.damage(kind, start, candidate, expected, number - expected));
+        let mut in_vain = 0;
+        while in_vain <= READ_AGAIN * (self.bytes - start)
+            && let Some(candidate) = self.find_magic(from)?
+        {
+            let most = expected + (candidate - start) / RECORD_HEAD as u64;
+            match self.frame_at(candidate)? {
+                Frame::Framed { number, content: Ok(_), .. } if number <= most => {
+                    self.position = candidate;
+                    self.next = number;
+                    return Ok(self.damage(kind, start, candidate, expected, number - expected));
+                }
+                Frame::Framed { end, .. } => in_vain += end - candidate,
+                _ => {}
             }
             from = candidate + 1;
         }

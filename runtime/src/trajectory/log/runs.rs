@@ -3,7 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::fs::{self, File};
 use std::hash::BuildHasher;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -49,11 +49,9 @@ pub fn runs(directory: &Path) -> Result<Vec<Run>, LogError> {
         _ => {}
     }
     let bytes = fs::read(&path).map_err(LogError::io("read", &path))?;
-    // What follows the last line end is half a line of a writer that was killed.
-    let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
     let mut runs: Vec<Run> = vec![];
-    for (number, line) in bytes[..whole].split(|&byte| byte == b'\n').enumerate() {
-        // A writer ends half a line that it finds.
+    for (number, line) in whole_lines(&bytes).split(|&byte| byte == b'\n').enumerate() {
+        // Older programs ended half a line that they found.
         if line.is_empty() {
             continue;
         }
@@ -66,6 +64,11 @@ pub fn runs(directory: &Path) -> Result<Vec<Run>, LogError> {
         }
     }
     Ok(runs)
+}
+
+/// All up to the last line end. What follows is what a writer that was killed, or a power failure, has left.
+fn whole_lines(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1)]
 }
 
 /// The run that wrote record `number`.
@@ -81,17 +84,21 @@ pub(super) fn note(directory: &Path, run: Run) -> Result<Run, LogError> {
     let run = Run { run: last.saturating_add(1), id, ..run };
     let path = directory.join(FILE);
     let io = |source| LogError::io("write", &path)(source);
-    let mut file = File::options().read(true).append(true).create(true).open(&path).map_err(io)?;
     let mut line = serde_json::to_vec(&run).map_err(|error| io(error.into()))?;
     line.push(b'\n');
-    // A killed writer may have left half a line.
-    if file.metadata().map_err(io)?.len() > 0 {
-        let mut end = [0];
-        file.seek(SeekFrom::End(-1)).and_then(|_| file.read_exact(&mut end)).map_err(io)?;
-        if end != *b"\n" {
-            line.insert(0, b'\n');
-        }
+    let is_new = !path.exists();
+    let mut file = File::options().read(true).append(true).create(true).open(&path).map_err(io)?;
+    // A killed writer, or a power failure, may have left half a line or zeros. Ended with a line end they would be a line that is no run.
+    let mut bytes = vec![];
+    file.read_to_end(&mut bytes).map_err(io)?;
+    if whole_lines(&bytes).len() < bytes.len() {
+        file.set_len(whole_lines(&bytes).len() as u64).map_err(io)?;
     }
     file.write_all(&line).and_then(|()| file.sync_data()).map_err(io)?;
+    if is_new {
+        File::open(directory)
+            .and_then(|directory| directory.sync_all())
+            .map_err(LogError::io("sync", directory))?;
+    }
     Ok(run)
 }

@@ -348,6 +348,16 @@ fn a_damaged_table_of_runs_is_told() {
     }
     fs::write(&file, [&whole[..], b"junk"].concat()).unwrap();
     assert_eq!(runs(directory.path()).unwrap().len(), 1);
+    // What is passed over before a run is noted is passed over afterwards, too.
+    for (rest, noted) in [(&b"junk"[..], 2), (&[0; 64], 3), (&whole[..9], 4)] {
+        let lines = fs::read(&file).unwrap();
+        let whole = lines.iter().rposition(|&byte| byte == b'\n').unwrap() + 1;
+        fs::write(&file, [&lines[..whole], rest].concat()).unwrap();
+        let (mut log, _) = Log::open(directory.path(), small()).unwrap();
+        log.begin_run(Run::default()).unwrap();
+        drop(log);
+        assert_eq!(runs(directory.path()).unwrap().len(), noted);
+    }
     fs::remove_file(&file).unwrap();
     std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
     assert!(matches!(runs(directory.path()), Err(LogError::Foreign { .. })));
@@ -514,6 +524,59 @@ fn a_flipped_bit_is_told_and_costs_one_record() {
         }
         fs::write(file, &bytes).unwrap();
     }
+}
+
+/// A text may hold the bytes of a record. If the head of the record that has the text is damaged, those bytes are not taken for a record
+/// with a number far ahead: all records after it would be lost.
+#[test]
+fn bytes_of_a_record_in_a_text_do_not_move_the_numbers_on() {
+    let directory = tempdir().unwrap();
+    let options = LogOptions { file_bytes: 1 << 20, ..small() };
+    let (mut log, _) = Log::open(directory.path(), options).unwrap();
+    let inner = trajectory(0, 0);
+    let mut forged = vec![0; frame::RECORD_HEAD];
+    record::encode(&inner.finished, &inner.body(), &mut forged);
+    frame::seal(&mut forged, 1 << 40);
+    let mut host = trajectory(0, 0);
+    // As tokens, whose bytes are any.
+    forged.resize(forged.len().next_multiple_of(4), 0);
+    host.tokens = forged.chunks(4).map(|four| u32::from_le_bytes(four.try_into().unwrap())).collect();
+    host.finished.answer_tokens = host.tokens.len() as u32;
+    log.append(&host.finished, &host.body()).unwrap();
+    for number in 1..5 {
+        append(&mut log, number, length(number)).unwrap();
+    }
+    log.commit().unwrap();
+    drop(log);
+    let (_, file) = files(directory.path()).unwrap().pop().unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[frame::FILE_HEAD + 17] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    assert_eq!(whole(&pieces(directory.path())), [1, 2, 3, 4]);
+}
+
+/// Heads of records that each announce the rest of the file, and are right, make reading no slower than a few passes.
+#[test]
+fn crafted_heads_do_not_make_reading_quadratic() {
+    let directory = tempdir().unwrap();
+    let file = written(directory.path(), 1, small()).pop().unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    let (begin, count) = (bytes.len(), 40_000);
+    bytes.resize(begin + 1 + count * frame::RECORD_HEAD, 7);
+    for place in (0..count).map(|k| begin + 1 + k * frame::RECORD_HEAD) {
+        let rest = (bytes.len() - place - frame::RECORD_HEAD) as u32;
+        let head = &mut bytes[place..place + 20];
+        head[..4].copy_from_slice(&frame::RECORD_MAGIC);
+        head[4..8].copy_from_slice(&rest.to_le_bytes());
+        head[8..16].copy_from_slice(&1u64.to_le_bytes());
+        let check = crc32c::crc32c(&head[..16]);
+        head[16..].copy_from_slice(&check.to_le_bytes());
+    }
+    fs::write(&file, &bytes).unwrap();
+    let began = std::time::Instant::now();
+    let pieces = pieces(directory.path());
+    assert_eq!(whole(&pieces), [0]);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 /// Damage and a torn tail at once: the tail is cut off all the same, and what is stored behind is read from the new file.
