@@ -184,7 +184,8 @@ impl Drop for Taken {
 pub struct Output {
     path: PathBuf,
     file: File,
-    remove: bool,
+    /// The file itself, behind links, to be removed if nothing comes.
+    made: Option<PathBuf>,
     _taken: Taken,
 }
 
@@ -197,7 +198,9 @@ impl Output {
         let advice = |error: io::Error| refused(&format!("{error}; give a path that can be written"));
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(advice)?;
         let taken = Taken::new(&file.metadata().map_err(advice)?).map_err(|why| refused(&why))?;
-        Ok(Output { path: path.to_owned(), file, remove: !existed, _taken: taken })
+        // A link to a file that was not there stays as it was.
+        let made = if existed { None } else { fs::canonicalize(path).ok() };
+        Ok(Output { path: path.to_owned(), file, made, _taken: taken })
     }
 
     /// Devices and pipes cannot be cut, and need not be.
@@ -212,7 +215,7 @@ impl Output {
     #[cfg(feature = "runtime")]
     pub fn stream(mut self) -> Result<io::BufWriter<Output>, Failure> {
         self.cut()?;
-        self.remove = false;
+        self.made = None;
         Ok(io::BufWriter::new(self))
     }
 
@@ -231,7 +234,7 @@ impl Output {
             }
         }
         self.file.flush().map_err(|error| self.failed(&error))?;
-        self.remove = false;
+        self.made = None;
         Ok(())
     }
 
@@ -273,9 +276,9 @@ impl Write for Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        if self.remove {
+        if let Some(made) = &self.made {
             // Best effort: the empty file does no harm.
-            let _ = fs::remove_file(&self.path);
+            let _ = fs::remove_file(made);
         }
     }
 }
@@ -390,6 +393,9 @@ impl Recording {
     /// Replaces the target, once the recorder has closed its file and if that is whole.
     pub fn finish(self) -> Result<(), Failure> {
         const FULL: &str = "No space left on device: what was recorded is cut off; free some space there and in /tmp, or give a path on another disk";
+        // No page was lost: a write that failed for another reason, or somebody else's hand.
+        const CUT: &str = "what was recorded is cut off: the recorder did not write all of it, or another program changed its file meanwhile; record it again, and \
+                           look first that there is space there and in /tmp";
         let refused = |why: &dyn Display| {
             Failure::input(format!("cannot write waveform {}: {why}", self.target.display()))
         };
@@ -399,7 +405,8 @@ impl Recording {
             Ok(true) if !self.disk.was_full() => {
                 fs::rename(&self.partial, &self.target).map_err(|error| refused(&error))
             }
-            Ok(_) => Err(refused(&FULL)),
+            Ok(_) if self.disk.was_full() => Err(refused(&FULL)),
+            Ok(_) => Err(refused(&CUT)),
             Err(error) => Err(refused(&error)),
         }
     }
@@ -481,7 +488,8 @@ mod tests {
         let cut = Recording::open(&file).unwrap();
         fs::write(cut.path(), &whole[..whole.len() - 1]).unwrap();
         let failure = cut.finish().unwrap_err().to_string();
-        assert!(failure.contains("No space left on device"), "{failure}");
+        // No disk was full.
+        assert!(failure.contains("is cut off") && !failure.contains("No space left"), "{failure}");
         assert_eq!(fs::read(&file).unwrap(), b"old");
         let recording = Recording::open(&link).unwrap();
         fs::write(recording.path(), &whole).unwrap();
@@ -504,6 +512,20 @@ mod text {
         let json = json(&hostile.into());
         assert_eq!(json, "\"a\\u001b[31mb\\nc\\u009bd\\u007f é\\t\"\n");
         assert_eq!(serde_json::from_str::<String>(&json).unwrap(), hostile);
+    }
+
+    /// A link to a file that is not there is left as it was, and so is nothing: the file comes with the content.
+    #[test]
+    fn an_output_through_a_dangling_link_leaves_the_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (target, link) = (directory.path().join("target"), directory.path().join("link"));
+        std::os::unix::fs::symlink("target", &link).unwrap();
+        drop(Output::open("JSON", &link).unwrap());
+        assert!(fs::symlink_metadata(&link).is_ok_and(|about| about.is_symlink()), "the link is gone");
+        assert!(!target.exists(), "an empty file stayed");
+        Output::open("JSON", &link).unwrap().write(b"{}").unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"{}");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     }
 
     #[test]

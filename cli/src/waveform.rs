@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use doorbell_cosim::{RtlPlatform, SLICE, Wave};
 use doorbell_devices::Settings;
-use doorbell_devices::rtl::open;
+use doorbell_devices::rtl::{open, patience};
 use doorbell_host::{DeviceError, Driver};
 #[cfg(feature = "cosim")]
 use doorbell_setup::shell::word;
@@ -74,22 +74,29 @@ pub fn record_wave(
         let from = from.saturating_sub(MARGIN);
         from..(to + MARGIN).min(from + LONGEST)
     };
+    let asked = window.is_some();
     let window = window.or(place.map(around)).unwrap_or(0..LONGEST);
     let recording = Recording::open(path)?;
     let wave = Wave { path: recording.path().to_owned(), window: Some(window.clone()) };
-    // Just enough patience to reach the end of the window: a token of a language model may take long.
-    let silent = if in_step.is_some() { window.end } else { LONGEST };
-    let patience = Some(u32::try_from(2 + silent / SLICE).unwrap_or(u32::MAX));
+    // As patient as the run, which may have waited long for a PREFILL of a language model; after a hang long enough to show it; and no longer
+    // than the end of the window can take.
+    let slices = |cycles: u64| u32::try_from(2 + cycles / SLICE).unwrap_or(u32::MAX);
+    let patience = Some(patience(settings)?.max(slices(LONGEST)).min(slices(window.end)));
     let mut driver = open(&Settings { patience, ..settings.clone() }, Some(wave))?;
     let clock = driver.platform().clock();
-    replay(plan, &mut driver, &mut |_| stop_if(clock.load(Ordering::Relaxed) > window.end));
+    let again = replay(plan, &mut driver, &mut |_| stop_if(clock.load(Ordering::Relaxed) > window.end));
     driver.platform_mut().flush_wave().map_err(DeviceError::from)?;
     let reached = driver.platform().cycles();
     let workers = driver.platform().built().workers;
     drop(driver);
     if reached <= window.start {
+        let first = if asked { "that was asked for" } else { "around the place where it went wrong" };
+        let why = match (&outcome.failure, &again.failure) {
+            (None, Some(failure)) => format!("; repeated, it failed: {failure}"),
+            _ => String::new(),
+        };
         return Err(Failure::input(format!(
-            "the run ended in cycle {reached}, before the first that was asked for, {}",
+            "the run ended in cycle {reached}, before the first {first}, {}{why}",
             window.start
         )));
     }

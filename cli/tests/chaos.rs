@@ -62,9 +62,50 @@ fn seeds_run_side_by_side() {
 #[case("compare --chaos 1 --devices nothing", "unknown device 'nothing'")]
 #[case("compare --chaos 1 --devices model --functions 2", "functions is 2: it must be at most 1")]
 #[case("compare --chaos-seeds 4", "--chaos <SEED>")]
+#[case(
+    "compare --chaos 1 --devices model:queues=4",
+    "takes no settings of one device, and 'model:queues=4' has some"
+)]
+// What would test nothing, or the same again.
+#[case("compare --chaos 18446744073709551615", "is not in 0..4294967296")]
+#[case("compare --chaos 1 --chaos-seeds 0", "0 is not in 1..")]
+#[case(
+    "compare --chaos 4294967295 --chaos-seeds 2",
+    "from seed 4294967295 on there are 1; give at most so many"
+)]
+#[case("compare --chaos 1 --chaos-rounds 0", "0 is not in 1..")]
+#[case("compare --chaos 1 --chaos-round 4294967295", "4294967295 is not in 0..65536")]
+#[case("compare --chaos 1 --chaos-descriptors 0", "0 is not in 1..")]
 fn bad_usage_is_told(#[case] arguments: &str, #[case] message: &str) {
     let directory = tempdir().unwrap();
     let run = doorbell(directory.path(), arguments);
     assert_eq!(run.code, 2, "{}{}", run.stdout, run.stderr);
     assert!(run.stderr.contains(message), "{}", run.stderr);
+}
+
+/// Chaos has the whole device, which the driver of one function has not.
+#[cfg(feature = "vfio")]
+#[rstest]
+#[case("vfio-user")]
+#[case("vfio-user:/run/doorbell.sock")]
+#[case("pcie:0000:00:03.0")]
+fn a_function_is_refused(#[case] device: &str) {
+    let directory = tempdir().unwrap();
+    let run = doorbell(directory.path(), &format!("compare --chaos 1 --devices {device}"));
+    assert_eq!(run.code, 3, "{}{}", run.stdout, run.stderr);
+    assert!(run.stderr.contains("it takes model, rtl, gpu"), "{}", run.stderr);
+}
+
+/// The last seed and the last round are run.
+#[test]
+fn the_last_seed_has_its_last_round() {
+    let directory = tempdir().unwrap();
+    let arguments = "compare --devices model --chaos 4294967295 --chaos-round 65535 --chaos-descriptors 60";
+    let run = doorbell(directory.path(), arguments);
+    assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+    assert!(
+        run.stdout.lines().any(|line| line.starts_with("| rounds ") && line.contains(" 1 |")),
+        "{}",
+        run.stdout
+    );
 }

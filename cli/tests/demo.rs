@@ -119,9 +119,15 @@ fn a_recording_stands_beside_the_devices() {
     let (code, text, _) = demo("different.json", "12");
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("different: other differs from model: a log-probability is another"), "{text}");
-    let (code, text, _) = demo("same.json", "13");
+    // Another number of tokens is another story, and one of the same number may end early.
+    let (code, _, errors) = demo("same.json", "13");
+    assert_eq!(code, 2, "{errors}");
+    assert!(errors.contains("another story: model tiny, seed 0, temperature 0.7, 12 tokens"), "{errors}");
+    told["most"] = 13.into();
+    fs::write(at("short.json"), told.to_string()).unwrap();
+    let (code, text, _) = demo("short.json", "13");
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("token 12 is another"), "{text}");
+    assert!(text.contains("other differs from model: it ends after 12 tokens, and model after 13"), "{text}");
     let (code, _, errors) = demo("none.json", "12");
     assert_eq!(code, 2);
     assert!(errors.contains("not what `doorbell demo --json` wrote: missing field"), "{errors}");
@@ -129,6 +135,38 @@ fn a_recording_stands_beside_the_devices() {
     let (code, _, errors) = run(directory.path(), &other);
     assert_eq!(code, 2);
     assert!(errors.contains("another story: model tiny, seed 0"), "{errors}");
+}
+
+/// A device that failed is part of a recording.
+#[test]
+fn a_recording_of_a_device_that_failed_names_it() {
+    let directory = tempdir().unwrap();
+    let tell = ["demo", "--devices", "model,model", "--tokens", "4"];
+    let (code, ..) =
+        run(directory.path(), &[&tell[..], &["--inject", "hang:2", "--json", "told.json"]].concat());
+    assert_eq!(code, 1);
+    let (code, text, errors) = run(directory.path(), &[&tell[..], &["--beside", "told.json"]].concat());
+    assert_eq!(code, 1, "{text}{errors}");
+    assert!(text.contains("failed: model, recorded: "), "{text}");
+    let (code, _, errors) = run(directory.path(), &["demo", "--devices", "vfio-user:/no/such/socket"]);
+    assert_eq!(code, 1, "{errors}");
+}
+
+/// What a picture shows may have any white space.
+#[test]
+fn a_picture_of_a_text_with_tabs_is_drawn() {
+    let directory = tempdir().unwrap();
+    for (number, text) in
+        ["Once\t\nupon a time", "Once \t\nupon", "Once\u{a0}\nupon", "Once\u{3000}\n\u{3000}"]
+            .iter()
+            .enumerate()
+    {
+        let picture = format!("{number}.svg");
+        let tell = ["demo", "--devices", "model", "--tokens", "2", "--svg", &picture, text];
+        let (code, out, errors) = run(directory.path(), &tell);
+        assert_eq!(code, 0, "{text:?}: {out}{errors}");
+        assert!(fs::read_to_string(directory.path().join(picture)).unwrap().ends_with("</svg>\n"));
+    }
 }
 
 #[test]

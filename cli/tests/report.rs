@@ -76,3 +76,26 @@ fn a_language_model_has_all_its_events_and_a_hang_says_why() {
     let run = doorbell(directory.path(), "report --devices model --out no/such/folder.html");
     assert_eq!(run.code, 2);
 }
+
+/// Nobody compares events, so a device may tell anything in them.
+#[test]
+fn events_that_contradict_themselves_are_told_and_left_out() {
+    let directory = tempfile::tempdir().unwrap();
+    for field in ["start", "ended", "visible", "stamp"] {
+        let run = doorbell(
+            directory.path(),
+            &format!("report --devices model --limit 20 --inject event:5:{field} --out {field}.html"),
+        );
+        assert_eq!(run.code, 1, "{field}: {}", run.stderr);
+        let page = fs::read_to_string(directory.path().join(format!("{field}.html"))).unwrap();
+        let told = page.contains("visible before it (R23): 1. The first is of completion ");
+        assert_eq!(told, ["start", "ended"].contains(&field), "{field}");
+        for label in ["slot read to a", "start to end", "end to visible", "slot read to visible"] {
+            for cell in row(&page, label) {
+                // A difference that wraps has 20 digits and 6 commas.
+                assert!(cell.matches(',').count() < 4, "{field}: {label}: {cell}");
+            }
+        }
+        assert_eq!(row(&page, "all"), ["100.00 %"], "{field}");
+    }
+}

@@ -140,6 +140,38 @@ fn the_waveform_is_a_window() {
     assert!(first > cycles / 4 && last - first < cycles / 2, "{first} to {last} of {cycles}");
 }
 
+/// A PREFILL of a language model is silent for long, which is no hang: neither where cycles after it are asked for, nor where the run
+/// goes wrong after it.
+#[cfg(feature = "lm")]
+#[test]
+fn a_waveform_reaches_behind_a_long_prefill() {
+    let directory = tempdir().unwrap();
+    let request = r#"{"timestamp":0,"input_length":150,"output_length":8,"hash_ids":[]}"#;
+    fs::write(directory.path().join("long.jsonl"), request).unwrap();
+    let common = "compare --trace long.jsonl --model micro --devices rtl --json -";
+    let run = |more: &str| {
+        let run = doorbell(directory.path(), &format!("{common} {more}"));
+        let json: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|_| panic!("{}", run.stderr));
+        (run.code, run.stderr, json)
+    };
+    let (code, errors, json) = run("");
+    assert_eq!(code, 0, "{errors}");
+    // The answer has 8 positions of 157.
+    let cycles = json["devices"][0]["cycles"].as_u64().unwrap();
+    let (from, to) = (cycles - 5000, cycles - 4000);
+    assert!(from > 300_000, "{cycles}");
+    let (code, errors, json) = run(&format!("--wave asked.fst --trace-from {from} --trace-to {to}"));
+    assert_eq!(code, 0, "{errors}");
+    assert_eq!(
+        (&json["waveform"]["first_cycle"], &json["waveform"]["last_cycle"]),
+        (&from.into(), &to.into())
+    );
+    let (code, errors, json) = run("--wave wrong.fst --inject token:0:3");
+    assert_eq!(code, 1, "{errors}");
+    assert!(json["waveform"]["problem"].is_null(), "{}", json["waveform"]);
+    assert!(json["waveform"]["divergence_cycle"].as_u64().unwrap() > 300_000, "{}", json["waveform"]);
+}
+
 #[test]
 fn a_waveform_that_cannot_be_written_does_not_hide_the_verdict() {
     let directory = tempdir().unwrap();
@@ -166,7 +198,7 @@ fn bad_rtl_arguments(#[case] arguments: &str, #[case] code: i32, #[case] problem
 /// size stands for the disk, as that needs no rights: writes fail, and mappings reach behind the end of their files.
 #[test]
 fn a_full_disk_under_a_waveform_leaves_the_report() {
-    let (mut recorded, mut refused) = (0, 0);
+    let (mut recorded, mut refused, mut full) = (0, 0, 0);
     for blocks in [1, 8, 40, 64, 100, 128, 200, 256, 400, 1 << 20] {
         let directory = tempdir().unwrap();
         let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
@@ -186,15 +218,20 @@ fn a_full_disk_under_a_waveform_leaves_the_report() {
             recorded += 1;
         } else {
             assert!(
-                told.contains("waveform: x.fst was not recorded: ") && told.contains("No space left"),
+                told.contains("waveform: x.fst was not recorded: ") && told.contains("is cut off"),
                 "{told}"
             );
             assert!(!waveform.exists());
+            // Of writes that failed the recorder says nothing; of a page that found no room the system does.
+            full += i32::from(told.contains("No space left"));
             refused += 1;
         }
         let left = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
         let left: Vec<_> = left.filter(|name| name != "x.fst" && name != "x.gtkw").collect();
         assert!(left.is_empty(), "{blocks}: {left:?}");
     }
-    assert!(recorded > 0 && refused > 2, "{recorded} recorded, {refused} refused");
+    assert!(
+        recorded > 0 && refused > 2 && full > 0,
+        "{recorded} recorded, {refused} refused, {full} of them full"
+    );
 }

@@ -500,6 +500,61 @@ fn bad_usage_is_told(#[case] args: &str, #[case] code: i32, #[case] expected: &s
     assert_eq!(found, code, "{errors}");
 }
 
+/// A run that is refused leaves an old trace for Perfetto as it was, and its log without a run.
+#[rstest]
+#[case::address("--listen TAKEN", "cannot serve metrics at ")]
+#[case::collector("--nic 127.0.0.1:1", "no collector at 127.0.0.1:1")]
+#[case::credits("--credits 0", "credits is 0")]
+#[case::swap("--model micro --swap-blocks 4294967295", "")]
+fn a_run_that_does_not_begin_leaves_nothing(#[case] args: &str, #[case] what: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let args = args.replace("TAKEN", &taken.local_addr().unwrap().to_string());
+    std::fs::write(at("old.json"), "old").unwrap();
+    for (trace, log) in [("old.json", "log"), ("new.json", "log2")] {
+        let outputs = format!("--limit 2 --store {log} --perfetto {trace}");
+        let (code, _, errors) = run(directory.path(), &format!("{outputs} {args}"));
+        assert_eq!(code, 2, "{errors}");
+        assert!(errors.contains(what), "{errors}");
+        assert!(!at(log).join("runs.jsonl").exists(), "{args}: a run is noted");
+    }
+    assert_eq!(std::fs::read_to_string(at("old.json")).unwrap(), "old");
+    assert!(!at("new.json").exists());
+}
+
+/// Damage in the table of runs hides no damage of the records, and is damage itself.
+#[test]
+fn a_damaged_table_of_runs_hides_no_damaged_record() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    assert_eq!(run(directory.path(), "--limit 2 --no-sync --store log").0, 0);
+    let files = std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().path());
+    let records = files.max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+    let mut bytes = std::fs::read(&records).unwrap();
+    // A token of the last record.
+    let at = bytes.len() - 40;
+    bytes[at] ^= 1;
+    std::fs::write(&records, bytes).unwrap();
+    let table = log.join("runs.jsonl");
+    let noted = std::fs::read_to_string(&table).unwrap();
+    std::fs::write(&table, noted.replacen('{', "[", 1)).unwrap();
+    let verified = doorbell(directory.path(), "trajectories verify log");
+    assert_eq!(verified.code, 1, "{}", verified.stderr);
+    assert!(verified.stdout.starts_with("1 of 2 records whole"), "{}", verified.stdout);
+    for part in ["damaged: ", "runs.jsonl line 1 is no run"] {
+        assert!(verified.stderr.contains(part), "{part} in {}", verified.stderr);
+    }
+    let verified = doorbell(directory.path(), "trajectories verify log --json");
+    let json: Value = serde_json::from_str(&verified.stdout).unwrap();
+    assert_eq!((verified.code, &json["damaged"]), (1, &1.into()), "{json}");
+    assert!(json["runs_problem"].as_str().is_some_and(|problem| problem.contains("line 1")), "{json}");
+    for command in ["info log", "export log --parquet log.parquet"] {
+        let refused = doorbell(directory.path(), &format!("trajectories {command}"));
+        assert!(cfg!(not(feature = "parquet")) || refused.code == 1, "{command}: {}", refused.stderr);
+    }
+}
+
 /// Runs into one log have seeds and names of their own, and store their prompts.
 #[test]
 fn runs_into_one_log_are_told_apart() {

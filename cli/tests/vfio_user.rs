@@ -111,6 +111,41 @@ fn a_write_stops_the_device_until_enter() {
     assert!(std::fs::metadata(&wave).unwrap().len() > 10_000);
 }
 
+/// What --stop is for is told with --quiet too: the server waits, and its client will not wait long.
+#[test]
+fn a_stop_is_told_by_a_quiet_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let mut command = Command::new(cargo_bin("doorbell"));
+    command
+        .args(["--quiet", "vfio-user", "--device", "model", "--stop", "doorbell:2", "--socket"])
+        .arg(&socket);
+    let child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut server = Server { child, folder };
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !socket.exists() {
+        assert!(Instant::now() < deadline, "no socket");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut told = BufReader::new(server.child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            doorbell(&format!("run --in-flight 1 --limit 20 --device vfio-user:{}", socket.display()))
+        });
+        let stop = scope.spawn(move || told.next());
+        while !stop.is_finished() && !client.is_finished() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server.child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let (code, text) = client.join().unwrap();
+        // Nothing comes from a server that has said nothing until then.
+        server.child.kill().unwrap();
+        let line = stop.join().unwrap();
+        assert!(line.as_deref().is_some_and(|line| line.ends_with("Enter goes on")), "{line:?}; {text}");
+        assert_eq!(code, 0, "{text}");
+    });
+}
+
 #[rstest]
 #[case("vfio-user --socket s --stop BELL", 2, "'BELL' is no register")]
 #[case("vfio-user --socket s --wave w.fst", 2, "--stop")]

@@ -11,7 +11,7 @@ impl Kind {
     /// its memory.
     ///
     /// # Errors
-    /// The device is not there.
+    /// The device is not there, or another process or the kernel stands between it and what chaos does.
     pub fn open_for_chaos(self, shape: &Shape, seed: u64) -> Result<Box<dyn Disturbed>, OpenError> {
         if let Some(reason) = self.left_out() {
             let device = self.name().to_owned();
@@ -23,8 +23,17 @@ impl Kind {
             Kind::Rtl => Ok(Box::new(rtl::open(shape, seed)?)),
             #[cfg(feature = "gpu")]
             Kind::Gpu => Ok(Box::new(doorbell_verify::chaos::OwnClock(crate::gpu::open_bare(shape.queues)?))),
-            #[allow(unreachable_patterns)]
-            _ => unreachable!("what was left out is told above, {seed}"),
+            #[cfg(not(feature = "rtl"))]
+            Kind::Rtl => unreachable!("what was left out is told above, {seed}"),
+            #[cfg(not(feature = "gpu"))]
+            Kind::Gpu => unreachable!("what was left out is told above, {seed}"),
+            Kind::VfioUser | Kind::Pcie => {
+                let kinds = Kind::ALL.map(Kind::name).join(", ");
+                let reason = format!(
+                    "chaos resets a whole device and spoils its memory, which the driver of one function cannot; it takes {kinds}"
+                );
+                Err(DeviceError::Unavailable { device: self.name().to_owned(), reason }.into())
+            }
         }
     }
 }
@@ -163,6 +172,25 @@ mod rtl {
                 ResetPins::Alone => self.0.reset_alone(2),
             };
             Ok(reset.map(|()| true)?)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever a user may name: it opens, or says why not.
+    #[test]
+    fn every_kind_opens_for_chaos_or_says_why_not() {
+        let shape = Shape { workers: 1, queues: 1, functions: 1, wave: None };
+        for kind in Kind::ALL.into_iter().chain([Kind::VfioUser, Kind::Pcie]) {
+            match kind.open_for_chaos(&shape, 0) {
+                Ok(_) => assert!(Kind::ALL.contains(&kind), "{kind}"),
+                Err(error) => {
+                    assert!(error.missing().is_some_and(|reason| !reason.is_empty()), "{kind}: {error}")
+                }
+            }
         }
     }
 }

@@ -33,12 +33,17 @@ pub fn open(settings: &Settings, wave: Option<Wave>) -> Result<Driver<RtlPlatfor
     Ok(Driver::new(platform, queue)?)
 }
 
-/// The device with so many queue pairs after reset, and what its queue pair, or each, is to be set to.
-fn make(
-    settings: &Settings,
-    queues: u8,
-    wave: Option<Wave>,
-) -> Result<(RtlPlatform, QueueConfig), OpenError> {
+/// The patience that [`open`] gives the driver: that of the settings, or if they have none what suits the device and its work.
+///
+/// # Errors
+/// `Setting` for a fault that it does not know.
+pub fn patience(settings: &Settings) -> Result<u32, OpenError> {
+    let config = config(settings, settings.queues, None)?;
+    Ok(settings.patience.unwrap_or_else(|| usual_patience(&config, &settings.queue)))
+}
+
+/// What is simulated, with so many queue pairs.
+fn config(settings: &Settings, queues: u8, wave: Option<Wave>) -> Result<RtlConfig, OpenError> {
     let Memory { latency, stalls, reorder, random, seed } = settings.memory.clone();
     // Whoever has a region for models wants an engine for them, which all workers share.
     let engines = if settings.queue.model_bytes > 0 { 2 } else { 1 };
@@ -62,13 +67,23 @@ fn make(
         moments: false,
         wave,
     };
-    let config = if random { config.with_random_memory(seed) } else { config };
+    Ok(if random { config.with_random_memory(seed) } else { config })
+}
+
+/// The device with so many queue pairs after reset, and what its queue pair, or each, is to be set to.
+fn make(
+    settings: &Settings,
+    queues: u8,
+    wave: Option<Wave>,
+) -> Result<(RtlPlatform, QueueConfig), OpenError> {
+    let config = config(settings, queues, wave)?;
+    let workers = config.workers;
     let platform = RtlPlatform::new(&config).map_err(|error| match error {
         CosimError::Config { .. } => OpenError::Setting(error.to_string()),
         other => DeviceError::from(other).into(),
     })?;
     let mut platform = platform.with_placement(settings.placement);
-    let patience = settings.patience.unwrap_or_else(|| patience(&config, &settings.queue));
+    let patience = settings.patience.unwrap_or_else(|| usual_patience(&config, &settings.queue));
     let mut queue = QueueConfig { workers: Some(workers), patience, ..settings.queue.clone() };
     if settings.tap {
         platform.watch_lives().map_err(DeviceError::from)?;
@@ -101,7 +116,7 @@ const SERVED_SLICE: u64 = 64;
 
 /// Slices of time after which a device counts as hung: several times what one token can take, so that a slow memory is no
 /// hang, and few enough for a hang to be told within seconds.
-fn patience(config: &RtlConfig, queue: &QueueConfig) -> u32 {
+fn usual_patience(config: &RtlConfig, queue: &QueueConfig) -> u32 {
     let stall = config.stall_percent.into_iter().max().unwrap_or(0);
     let stretch = 100 / (100 - u64::from(stall)).max(1);
     let token = u64::from(queue.wait_states) + 16 * u64::from(*config.latency.end()) * stretch;

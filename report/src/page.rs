@@ -46,6 +46,11 @@ impl Part<'_> {
         self.lives.all().iter().filter(dropped).count() as u64
     }
 
+    /// Lives whose LIFE event contradicts itself.
+    fn contradictory(&self) -> impl Iterator<Item = &Life> {
+        self.lives.all().iter().filter(|life| life.contradicts_itself())
+    }
+
     /// Tokens that its completions account for.
     fn tokens(&self) -> u64 {
         let added = |life: &Life| {
@@ -95,6 +100,11 @@ pub fn page(heading: &str, parts: &[Part<'_>], why: &str) -> String {
                         @if part.dropped() > 0 {
                             p { "The device dropped " (thousands(part.dropped())) " of " (thousands(part.completions()))
                                 " LIFE events, as its write port was busy (R23). The charts and the table above show the others." }
+                        }
+                        @if let Some(event) = part.contradictory().find_map(|life| life.event) {
+                            p { "LIFE events in which a worker began after the end, or the completion was visible before it (R23): "
+                                (thousands(part.contradictory().count() as u64)) ". The first is of completion " (event.index)
+                                " of queue pair " (event.queue_id) ". The charts and the tables above leave them out." }
                         }
                         p { "Darker is busier. Across: " (part.unit) " since the first slot was read. Down: workers." }
                         figure { (PreEscaped(charts::workers(part.lives.all(), part.worker_count()))) }
@@ -157,7 +167,7 @@ fn causes(parts: &[Part<'_>], stalls: &[Stalls]) -> Markup {
         }
         @for (part, stalls) in parts.iter().zip(stalls) {
             @if stalls.source == Source::Counters {
-                p { (part.name) ": the busy shares are counted exactly. The idle time is divided in proportion to the device's counters of stalls, as LIFE events were dropped." }
+                p { (part.name) ": the busy shares are counted exactly. The idle time is divided in proportion to the device's counters of stalls, as LIFE events were dropped or contradict themselves." }
             }
         }
         div.wide { table {

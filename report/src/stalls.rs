@@ -64,7 +64,7 @@ impl Cause {
 pub enum Source {
     /// From what waited in the device at each tick, as all LIFE events tell.
     Lives,
-    /// In proportion to the device's counters of stalls: some LIFE events were dropped.
+    /// In proportion to the device's counters of stalls: some LIFE events were dropped, or contradict themselves.
     Counters,
 }
 
@@ -80,11 +80,11 @@ pub struct Stalls {
 impl Stalls {
     /// Of a device with so many workers, from the lives of all descriptors in the order of submission, and from its counters.
     pub fn of(lives: &[Life], workers: u64, counters: &Counters) -> Stalls {
-        let complete = lives.iter().all(|life| life.completion.is_none() || life.event.is_some());
+        let complete = lives.iter().all(|life| life.completion.is_none() || life.read().is_some());
         let told = Self::of_lives(lives, workers);
         let [busy, idle, wait, held] = [Counter::Busy, Counter::Idle, Counter::Wait, Counter::StallWrite]
             .map(|counter| counters.get(counter));
-        if busy + idle == 0 {
+        if busy == 0 && idle == 0 {
             return told;
         }
         let source = if complete { Source::Lives } else { Source::Counters };
@@ -103,7 +103,7 @@ impl Stalls {
                 (Cause::Fence, count(Counter::StallFence)),
                 (Cause::Steps, count(Counter::StallFetch)),
             ];
-            let all: u64 = stalled.iter().map(|&(_, cycles)| cycles).sum();
+            let all = stalled.iter().fold(0u64, |all, &(_, cycles)| all.saturating_add(cycles));
             let rest = (Cause::Nothing, count(Counter::Cycles).saturating_sub(all));
             stalled.into_iter().chain([rest]).collect()
         };
@@ -155,13 +155,16 @@ impl Stalls {
         let ran = (now[Cause::Ran as usize].max(0) as u64).min(workers);
         let waits = [Cause::Steps, Cause::Prefill, Cause::Order, Cause::Fence];
         let idle = waits.into_iter().find(|&cause| now[cause as usize] > 0).unwrap_or(Cause::Nothing);
-        self.by[Cause::Ran as usize] += ticks * ran;
-        self.by[idle as usize] += ticks * (workers - ran);
+        // Stamps may be anything: they are the device's.
+        for (cause, of) in [(Cause::Ran, ran), (idle, workers - ran)] {
+            let sum = &mut self.by[cause as usize];
+            *sum = sum.saturating_add(ticks.saturating_mul(of));
+        }
     }
 
     /// All worker ticks.
     pub fn total(&self) -> u64 {
-        self.by.iter().sum()
+        self.by.iter().fold(0, |sum, &ticks| sum.saturating_add(ticks))
     }
 
     /// Worker ticks of a cause.
@@ -283,6 +286,21 @@ mod tests {
             (Source::Counters, 120 * 30 / 110, 220)
         );
         adds_up(&stalls);
+    }
+
+    /// A life whose event breaks R23 is left out; the time of the others is what it would be without it.
+    #[test]
+    fn a_life_that_contradicts_itself_is_left_out() {
+        let sound = life(HwDesc::decode(1, 4, 4), 10, [4, 90, 95], 0);
+        for deltas in [[90, 4, 5], [4, 90, 5], [1 << 30, 4, 5]] {
+            let lives = [sound.clone(), life(HwDesc::decode(2, 4, 4), 20, deltas, 0)];
+            let of_sound = Stalls::of_lives(&lives[..1], 2);
+            assert_eq!(Stalls::of_lives(&lives, 2), of_sound, "{deltas:?}");
+            assert_eq!(of_sound.total(), 2 * 95);
+        }
+        // The largest stamp that the format has.
+        let late = life(HwDesc::decode(2, 4, 4), u64::MAX >> 1, [4, 90, 95], 0);
+        Stalls::of_lives(&[sound, late], 16);
     }
 
     fn adds_up(stalls: &Stalls) {

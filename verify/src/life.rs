@@ -26,14 +26,21 @@ pub struct Life {
     pub event: Option<HwEvent>,
 }
 
+/// The moments are `None` without an event, and of one that [contradicts itself](Life::contradicts_itself).
 impl Life {
+    /// Whether its event breaks R23: by it a worker began after the end, or the completion was visible before it.
+    pub fn contradicts_itself(&self) -> bool {
+        self.event.is_some_and(|event| event.start > event.ended || event.ended > event.visible)
+    }
+
     /// The tick at which its slot had been read.
     pub fn read(&self) -> Option<u64> {
-        self.event.map(|event| event.stamp)
+        self.after(|_| 0)
     }
 
     fn after(&self, delta: impl Fn(&HwEvent) -> u32) -> Option<u64> {
-        self.event.map(|event| event.stamp + u64::from(delta(&event)))
+        let event = self.event.filter(|_| !self.contradicts_itself())?;
+        Some(event.stamp.saturating_add(delta(&event).into()))
     }
 
     /// The tick at which a worker began with it.
@@ -311,14 +318,15 @@ impl Lives {
     pub fn waited(&self, life: &Life) -> Option<Waited<'_>> {
         let (read, began) = (life.read()?, life.began()?);
         // The device's own steps.
-        let steps = self.lives.iter().filter_map(|life| Some(life.event?.start)).min()?;
-        if began <= read + u64::from(steps) {
+        let steps = self.lives.iter().filter_map(|life| Some(life.began()? - life.read()?)).min()?;
+        let ready = read.saturating_add(steps);
+        if began <= ready {
             return None;
         }
         let event = life.event?;
         let place = self.place(life);
         let same_queue = |other: &&Life| other.event.is_some_and(|other| other.queue_id == event.queue_id);
-        let holds = |at: Option<u64>| at.is_some_and(|at| read + u64::from(steps) < at && at <= began);
+        let holds = |at: Option<u64>| at.is_some_and(|at| ready < at && at <= began);
         // Of the descriptors that were submitted earlier to its queue pair, the last to complete of those that hold it.
         let last = |rule: &dyn Fn(&Life) -> bool| {
             let earlier = self.lives[..place].iter().filter(same_queue);
@@ -398,6 +406,20 @@ mod tests {
     fn lives(all: Vec<Life>) -> Lives {
         let places = all.iter().enumerate().map(|(place, life)| (life.desc.user_data, place)).collect();
         Lives { lives: all, places, ..Lives::default() }
+    }
+
+    /// An event that breaks R23 tells no moments, and nothing that others waited for.
+    #[test]
+    fn an_event_that_contradicts_itself_has_no_moments() {
+        for (deltas, contradicts) in
+            [([4, 5, 6], false), ([4, 4, 4], false), ([90, 4, 5], true), ([4, 90, 5], true)]
+        {
+            let life = life(0, HwDesc::decode(1, 4, 4), 10, deltas, 0);
+            assert_eq!(life.contradicts_itself(), contradicts, "{deltas:?}");
+            for moment in [life.read(), life.began(), life.ended(), life.visible()] {
+                assert_eq!(moment.is_none(), contradicts, "{deltas:?}");
+            }
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use doorbell_contract::{Place, Register};
 use doorbell_host::memory::SIMULATED_BUS_ADDRESS;
 use doorbell_host::{Awaited, DeviceError, Platform, SharedDevice, SharedMemory};
+use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::config_space::{COMMAND, ENABLE};
@@ -145,8 +146,15 @@ impl VfioUser {
         if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // A socket takes a message of this size whole. One that is full of posted writes is waited for.
-        let sent = sendmsg(&self.stream, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL)?;
+        // A socket takes a message of this size whole. One that is full of posted writes is waited for. A signal ends that wait, even one that
+        // nobody handles and that stops the process, because it is bounded (signal(7)).
+        let sent = loop {
+            match sendmsg(&self.stream, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+                sent => break sent?,
+            }
+        };
         if sent != message.len() {
             return Err(io::ErrorKind::WriteZero.into());
         }
@@ -159,8 +167,11 @@ impl VfioUser {
                 "its server has gone, or has closed the connection (it serves one client at a time)"
                     .to_owned()
             }
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            io::ErrorKind::WouldBlock => {
                 format!("the driver waited for a reply of its server, {PATIENCE:?} (R15)")
+            }
+            io::ErrorKind::TimedOut => {
+                format!("the driver waited for its server to read what it sent before, {PATIENCE:?} (R15)")
             }
             _ => format!("the connection to its server failed: {error}"),
         };
@@ -278,5 +289,63 @@ impl Platform for VfioUser {
 
     fn shared_device(&self) -> Option<SharedDevice> {
         Some(self.key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
+
+    extern "C" fn nothing<A, B>(_: i32, _: *mut A, _: *mut B) {}
+
+    /// A server that reads nothing for a while, and a client that waits for room meanwhile and gets signals.
+    #[test]
+    fn a_signal_ends_no_posted_write() {
+        const WRITES: u32 = 5_000;
+        const BYTES: usize = WRITES as usize * (HEADER + 20);
+        let (stream, mut server) = UnixStream::pair().unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        let mut client = VfioUser {
+            name: "client".into(),
+            stream,
+            id: 0,
+            interrupt: Interrupt::new().unwrap(),
+            key: SharedDevice::next(),
+            memory: None,
+            waits: false,
+        };
+        register_signal_handler(SIGRTMIN(), nothing).unwrap();
+        let posted = Arc::new(AtomicUsize::new(0));
+        let counted = posted.clone();
+        let writer = thread::spawn(move || {
+            (0..WRITES).try_for_each(|value| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                client.write_register(Register::Doorbell, value)
+            })
+        });
+        let mut before = 0;
+        while before == 0 || before != posted.load(Ordering::Relaxed) {
+            before = posted.load(Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(100));
+        }
+        assert!(before < WRITES as usize, "the socket took all of it");
+        for _ in 0..10 {
+            writer.kill(SIGRTMIN()).unwrap();
+            thread::sleep(Duration::from_millis(5));
+        }
+        let (mut bytes, mut buffer) = (0, [0; 4096]);
+        while bytes < BYTES {
+            match server.read(&mut buffer).unwrap() {
+                0 => break,
+                more => bytes += more,
+            }
+        }
+        writer.join().unwrap().unwrap();
+        assert_eq!(bytes, BYTES);
     }
 }

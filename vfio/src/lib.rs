@@ -17,6 +17,7 @@ mod pci;
 pub mod protocol;
 mod refusal;
 mod server;
+mod socket;
 mod vectors;
 mod view;
 mod watched;

@@ -5,9 +5,7 @@
 //! turns like everybody else.
 
 use std::io;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -23,6 +21,7 @@ use crate::connection::{Connection, Next};
 use crate::function::{Answer, Function};
 use crate::protocol::{self, Header, Request};
 use crate::refusal::{Refusal, Tally};
+use crate::socket::Socket;
 use crate::view::View;
 use crate::watched::Watched;
 
@@ -93,17 +92,9 @@ pub enum Notice {
 /// A socket and the function behind it.
 struct Seat {
     function: Function,
-    path: PathBuf,
-    listener: UnixListener,
+    socket: Socket,
     connection: Option<Connection>,
     closing: Closing,
-}
-
-/// The socket's file goes with it.
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
 }
 
 /// A device whose functions are served, each at a socket of its own.
@@ -135,9 +126,9 @@ impl<D: FunctionMemory> Server<D> {
         let views = divide(&mut device, sockets.len())?;
         let tallies: Vec<Arc<Tally>> = sockets.iter().map(|_| Arc::default()).collect();
         let seats = sockets.iter().zip(views).zip(&tallies).map(|((path, view), tally)| {
-            let listener = listen(path)?;
+            let socket = Socket::listen(path)?;
             let function = Function::new(view, tally.clone());
-            Ok(Seat { function, path: path.clone(), listener, connection: None, closing: Closing::new() })
+            Ok(Seat { function, socket, connection: None, closing: Closing::new() })
         });
         let seats = seats.collect::<Result<_, ServeError>>()?;
         Ok(Self { device, seats, tallies, stirred: false, busy: false, idle: true, served: Instant::now() })
@@ -231,7 +222,7 @@ impl<D: FunctionMemory> Server<D> {
         // Asked once: a file may be closed meanwhile. What is quiet is not looked at, as an end that nobody reads would be told at once.
         let quiet: Vec<bool> = self.seats.iter().map(Seat::is_quiet).collect();
         for (seat, _) in self.seats.iter().zip(&quiet).filter(|(_, quiet)| !**quiet) {
-            fds.push(PollFd::new(&seat.listener, PollFlags::IN));
+            fds.push(PollFd::new(&seat.socket.listener, PollFlags::IN));
             if let Some(connection) = &seat.connection {
                 let wanted = if connection.is_blocked() { PollFlags::OUT } else { PollFlags::IN };
                 fds.push(PollFd::new(connection.stream(), wanted));
@@ -265,7 +256,7 @@ impl<D: FunctionMemory> Server<D> {
         if seat.is_quiet() {
             return;
         }
-        let Ok((stream, _)) = seat.listener.accept() else { return };
+        let Ok((stream, _)) = seat.socket.listener.accept() else { return };
         if seat.connection.is_some() {
             // It finds its socket closed.
             seat.function.tally().note_refusal(Refusal::Busy);
@@ -495,26 +486,4 @@ fn divide(device: &mut impl FunctionMemory, functions: usize) -> Result<Vec<View
         Ok(View { function, first_queue: function * row, queues: row, workers: mask })
     });
     views.collect()
-}
-
-/// Listens at `path`, also where a server that is no more has left its file.
-fn listen(path: &Path) -> Result<UnixListener, ServeError> {
-    let failed = |what| move |source| ServeError::Socket { path: path.to_owned(), what, source };
-    let listener = match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            if UnixStream::connect(path).is_ok() {
-                return Err(ServeError::Taken { path: path.to_owned() });
-            }
-            let is_socket = std::fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket());
-            if !is_socket {
-                return Err(failed("a file that is no socket is there")(error));
-            }
-            std::fs::remove_file(path)
-                .map_err(failed("cannot remove the file of a server that is no more"))?;
-            UnixListener::bind(path).map_err(failed("cannot listen"))?
-        }
-        bound => bound.map_err(failed("cannot listen"))?,
-    };
-    listener.set_nonblocking(true).map_err(failed("cannot be set to not block"))?;
-    Ok(listener)
 }

@@ -9,7 +9,8 @@ const state = { now: null, last: null, tokens: [], running: false, ready: false,
 // ------------------------------------------------------------------ what the worker tells
 worker.onmessage = ({ data }) => {
   if (data.encoded) return counted(data.encoded);
-  if (data.opened) {
+  // One that was asked for before may have come first; it makes room for the last.
+  if (data.opened && data.opened.model === state.asked) {
     Object.assign(state, { ready: true, model: data.opened.model, pins: data.opened.pins, tokens: [], last: null });
     count();
   }
@@ -52,7 +53,7 @@ function pace(data) {
 
 // ------------------------------------------------------------------ what the visitor does
 const open = (name) => {
-  state.ready = false;
+  Object.assign(state, { ready: false, asked: name });
   worker.postMessage({ open: name });
 };
 const call = (what) => worker.postMessage({ call: what });

@@ -3,6 +3,8 @@
 importScripts("doorbell-web.js");
 
 let module;
+let loading; // the module, once: it has 64 MiB of memory
+let opens = 0; // models that were asked for
 let running = false;
 let from = 0; // tokens of the answer that the page has
 let slice = 20000; // clock cycles
@@ -31,16 +33,35 @@ function tell(said, more) {
   postMessage({ ...said, ...more, running });
 }
 
+async function load() {
+  try {
+    return await doorbell({ printErr: (line) => console.error(line) });
+  } catch (error) {
+    loading = undefined;
+    throw error;
+  }
+}
+async function fetched(name) {
+  if (name === "micro") return new Uint8Array(0);
+  const response = await fetch(name + ".doorbell");
+  if (!response.ok) throw new Error(`${name}.doorbell: ${response.status}; build the page anew`);
+  return new Uint8Array(await response.arrayBuffer());
+}
 async function open(name) {
+  const mine = ++opens;
+  running = false;
+  loading ??= load();
+  let image;
+  try {
+    [module, image] = await Promise.all([loading, fetched(name)]);
+  } catch (error) {
+    // What became of a model that nobody waits for is nobody's business.
+    if (mine === opens) throw error;
+  }
+  // Another one was asked for meanwhile.
+  if (mine !== opens) return;
   running = false;
   from = 0;
-  if (!module) module = await doorbell({ printErr: (line) => console.error(line) });
-  let image = new Uint8Array(0);
-  if (name !== "micro") {
-    const response = await fetch(name + ".doorbell");
-    if (!response.ok) throw new Error(`${name}.doorbell: ${response.status}; build the page anew`);
-    image = new Uint8Array(await response.arrayBuffer());
-  }
   put(image);
   const opened = answer(module._tab_open());
   if (opened.error) throw new Error(opened.error);

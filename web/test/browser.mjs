@@ -19,7 +19,7 @@ const PUZZLES = JSON.parse(readFileSync(new URL("puzzles.json", import.meta.url)
 const CHROME = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync";
 
 const expect = JSON.parse(execFileSync(native, ["expect"], { maxBuffer: 1 << 26 }));
-const { server, sent, url } = await serve(folder);
+const { server, sent, slow, url } = await serve(folder);
 const browser = await puppeteer.launch({
   browser: kind,
   executablePath: program,
@@ -98,6 +98,28 @@ await check("ready", async () => {
   // Everything in the folder is asked for, and nothing else: no puzzle before it is opened.
   assert.deepEqual([...new Set(sent.map((file) => relative(folder, file)))].sort(), FILES.sort());
   return `${Math.round(took)} ms`;
+});
+
+await check("the last model that was chosen is the one that runs", async () => {
+  const choose = (name) => page.$eval("#model", (select, name) => {
+    select.value = name;
+    select.dispatchEvent(new Event("change"));
+  }, name);
+  // The image of tiny takes a second; micro has none, and is there at once.
+  slow.set("tiny.doorbell", 1000);
+  await choose("tiny");
+  await choose("micro");
+  await sleep(2500);
+  slow.clear();
+  await ready();
+  assert.deepEqual(await page.evaluate(() => [state.model, document.getElementById("model").value]), ["micro", "micro"]);
+  await set("tokens", 2);
+  await click("#tell");
+  await phase("done");
+  assert.match(await text("command"), /--model micro/);
+  await choose("tiny");
+  await ready();
+  assert.equal(await page.evaluate(() => state.model), "tiny");
 });
 
 /** What /proc says of a process or a thread: its parent, and its processor seconds. */

@@ -3,14 +3,14 @@
 //     node serve.mjs FOLDER PORT
 import { createReadStream, statSync } from "node:fs";
 import { createServer } from "node:http";
-import { extname, join, normalize } from "node:path";
+import { basename, extname, join, normalize } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".wasm": "application/wasm" };
 
-/** The server of `folder`, its address with a path of its own, and the files that it has sent. */
+/** The server of `folder`, its address with a path of its own, the files that it has sent, and by how many milliseconds it delays which names. */
 export function serve(folder, port = 0) {
-  const sent = [];
+  const [sent, slow] = [[], new Map()];
   const server = createServer((request, response) => {
     const path = decodeURIComponent(request.url.split("?")[0]).replace(/^\/path\//, "/");
     const file = join(folder, normalize(path.endsWith("/") ? path + "index.html" : path));
@@ -18,13 +18,13 @@ export function serve(folder, port = 0) {
       const { size } = statSync(file);
       sent.push(file);
       response.writeHead(200, { "content-type": TYPES[extname(file)] ?? "application/octet-stream", "content-length": size });
-      createReadStream(file).pipe(response);
+      setTimeout(() => createReadStream(file).pipe(response), slow.get(basename(file)) ?? 0);
     } catch {
       response.writeHead(404).end();
     }
   });
   return new Promise((resolve) => {
-    server.listen(port, "127.0.0.1", () => resolve({ server, sent, url: `http://127.0.0.1:${server.address().port}/path/` }));
+    server.listen(port, "127.0.0.1", () => resolve({ server, sent, slow, url: `http://127.0.0.1:${server.address().port}/path/` }));
   });
 }
 

@@ -19,12 +19,18 @@ use crate::output;
 /// Seeds behind which a long run says how far it has come.
 const STRIDE: u64 = 20;
 
+/// Seeds that there are. A further one would draw what one of these does.
+pub const SEEDS: u64 = 1 << 32;
+/// Rounds of a seed likewise.
+pub const ROUNDS: u32 = 1 << 16;
+
 /// The shapes that seeds take in turn: queue pairs, functions and workers of the RTL.
 pub const SHAPES: [(u8, u8, u32); 4] = [(4, 4, 4), (1, 1, 4), (16, 4, 16), (1, 1, 1)];
 
 /// What `compare --chaos` was asked for.
 pub struct Chaos {
     pub seed: u64,
+    /// At most [`SEEDS`] together with those below the first.
     pub seeds: u64,
     pub rounds: u32,
     pub first_round: u32,
@@ -39,7 +45,7 @@ pub struct Chaos {
 
 impl Chaos {
     fn end(&self) -> u64 {
-        self.seed.saturating_add(self.seeds)
+        self.seed + self.seeds
     }
 
     fn shape(&self, seed: u64) -> &Shape {
@@ -138,7 +144,7 @@ impl<'a> Sweep<'a> {
                 return;
             }
             let claim = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |seed| {
-                (seed < self.chaos.end()).then(|| seed.saturating_add(1))
+                (seed < self.chaos.end()).then(|| seed + 1)
             });
             let Ok(seed) = claim else { return };
             for kind in sound {

@@ -47,21 +47,21 @@ pub struct Args {
     trace_scope: Option<String>,
     /// In place of a trace: draw descriptors, bus errors, disables, resets and nonsense from this seed, and judge each device by the
     /// rules; of the other options --devices, --queues, --functions, --workers and --wave count
-    #[arg(long, value_name = "SEED", conflicts_with_all = ["trace", "inject", "json"])]
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["trace", "inject", "json"], value_parser = clap::value_parser!(u64).range(..chaos::SEEDS))]
     #[cfg_attr(feature = "lm", arg(conflicts_with = "model"))]
     #[cfg_attr(all(feature = "lm", feature = "rtl"), arg(conflicts_with = "lockstep"))]
     chaos: Option<u64>,
     /// Seeds, from that one on
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "chaos")]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "chaos", value_parser = clap::value_parser!(u64).range(1..=chaos::SEEDS))]
     chaos_seeds: u64,
     /// Rounds of each seed, each with a device made anew
-    #[arg(long, value_name = "N", default_value_t = 4, requires = "chaos")]
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "chaos", value_parser = clap::value_parser!(u32).range(1..=i64::from(chaos::ROUNDS)))]
     chaos_rounds: u32,
     /// Only this round of the seed
-    #[arg(long, value_name = "ROUND", requires = "chaos", conflicts_with = "chaos_rounds")]
+    #[arg(long, value_name = "ROUND", requires = "chaos", conflicts_with = "chaos_rounds", value_parser = clap::value_parser!(u32).range(..i64::from(chaos::ROUNDS)))]
     chaos_round: Option<u32>,
     /// Descriptors of a round, about
-    #[arg(long, value_name = "N", default_value_t = 500, requires = "chaos")]
+    #[arg(long, value_name = "N", default_value_t = 500, requires = "chaos", value_parser = clap::value_parser!(u64).range(1..))]
     chaos_descriptors: u64,
     /// Seeds that run side by side, each on a thread; on the GPU one after the other
     #[arg(long, value_name = "N", default_value_t = 1, requires = "chaos", value_parser = clap::value_parser!(u16).range(1..))]
@@ -352,8 +352,15 @@ pub(super) fn compared(args: &Runs, alone: bool, lives: Lives) -> Result<Compare
 /// `--chaos`.
 fn run_chaos(args: &Args, seed: u64) -> Result<ExitCode, Failure> {
     let mut kinds = Vec::new();
-    for name in &args.runs.devices {
-        kinds.push((Kind::parse(name.trim())?, true));
+    for text in &args.runs.devices {
+        let (kind, own) = Kind::choose(text)?;
+        // A place that follows a name is told to be of no use here when the device is opened.
+        if !own.is_empty() && !kind.runs_elsewhere() {
+            return Err(Failure::input(format!(
+                "--chaos takes no settings of one device, and '{text}' has some; give --queues, --functions and --workers, for all"
+            )));
+        }
+        kinds.push((kind, true));
     }
     if kinds.is_empty() {
         kinds.extend(Kind::ALL.map(|kind| (kind, args.runs.asks_for(kind))));
@@ -363,6 +370,13 @@ fn run_chaos(args: &Args, seed: u64) -> Result<ExitCode, Failure> {
         return Err(Failure::input(format!(
             "functions is {}: it must be at most {queues}, the number of queue pairs",
             args.runs.functions
+        )));
+    }
+    let left = chaos::SEEDS - seed;
+    if args.chaos_seeds > left {
+        return Err(Failure::input(format!(
+            "--chaos-seeds is {}: from seed {seed} on there are {left}; give at most so many",
+            args.chaos_seeds
         )));
     }
     let shapes = if args.chaos_shapes {

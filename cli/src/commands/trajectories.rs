@@ -74,20 +74,24 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Verify { directory, json } => {
             let read = || Reader::open(&directory).and_then(Reader::verify);
             let verified = Busy::during("reading the log", read).map_err(failure)?;
-            runs(&directory).map_err(failure)?;
+            // Damage there hides no damage of the records.
+            let noted = runs(&directory);
             if json {
-                output::print_raw(&output::json(&whole(&verified)))?;
-                return Ok(end(&verified));
+                let mut value = whole(&verified);
+                value["runs_problem"] = json!(noted.as_ref().err().map(ToString::to_string));
+                output::print_raw(&output::json(&value))?;
+            } else {
+                output::print(&format!(
+                    "{} of {} records whole in {}: {} tokens, {} bytes\n",
+                    verified.records,
+                    verified.records + lost(&verified),
+                    files(&verified),
+                    verified.tokens,
+                    verified.bytes
+                ))?;
             }
-            output::print(&format!(
-                "{} of {} records whole in {}: {} tokens, {} bytes\n",
-                verified.records,
-                verified.records + lost(&verified),
-                files(&verified),
-                verified.tokens,
-                verified.bytes
-            ))?;
-            verified
+            let code = end(&verified);
+            return noted.map(|_| code).map_err(failure);
         }
         #[cfg(not(feature = "parquet"))]
         Command::Export { .. } => return Err(crate::left_out::command("trajectories export", "parquet")),
@@ -135,8 +139,12 @@ fn whole(verified: &Verified) -> serde_json::Value {
     })
 }
 
+/// A table of runs that is damaged is stored data that is damaged; the rest is input that cannot be read.
 fn failure(error: LogError) -> Failure {
-    Failure::input(error)
+    match error {
+        LogError::Runs { .. } => Failure::failed(error),
+        error => Failure::input(error),
+    }
 }
 
 /// Records that are known to be lost.

@@ -16,7 +16,7 @@ pub use counters::{
     BusyTime, Collected, Counter, CounterValues, Counters, Definition, Gauge, Hot, Kind, ScoreSum,
     StageCounters, StageGauges,
 };
-pub use server::{DEFAULT_ADDRESS, Server, ServerError};
+pub use server::{Bound, DEFAULT_ADDRESS, Server, ServerError};
 pub use status::{Metrics, Status, ThreadTime};
 pub use workers::WorkerTime;
 pub(crate) use workers::Workers;

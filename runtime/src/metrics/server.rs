@@ -41,6 +41,14 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
+/// An address that is taken: it is served once there is something to tell ([`Bound::serve`]). Until then clients wait.
+#[derive(Debug)]
+pub struct Bound {
+    listener: TcpListener,
+    address: SocketAddr,
+    asked: String,
+}
+
 /// Why there is no server.
 #[derive(Debug, Error)]
 #[error("cannot serve metrics at {address}: {source}; give another address, or port 0 for any that is free")]
@@ -58,22 +66,42 @@ impl Server {
     /// # Errors
     /// If the address is none, or not free.
     pub fn start(address: &str, metrics: Arc<Metrics>) -> Result<Self, ServerError> {
+        Self::bind(address)?.serve(metrics)
+    }
+
+    /// Takes `address` as [`start`](Self::start) does, and serves nothing there yet: whoever has work to do first learns before it
+    /// that the address is not free.
+    ///
+    /// # Errors
+    /// If the address is none, or not free.
+    pub fn bind(address: &str) -> Result<Bound, ServerError> {
         let failed = |source| ServerError { address: address.to_owned(), source };
         let addresses: Vec<_> = address.to_socket_addrs().map_err(failed)?.collect();
         let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let thread = thread::Builder::new()
-            .name("metrics".to_owned())
-            .spawn(move || serve(&listener, &metrics, &stopped))
-            .map_err(failed)?;
-        Ok(Self { address, stop, thread: Some(thread) })
+        let local = listener.local_addr().map_err(failed)?;
+        Ok(Bound { listener, address: local, asked: address.to_owned() })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+}
+
+impl Bound {
+    /// Serves `metrics` there, on a new thread.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn serve(self, metrics: Arc<Metrics>) -> Result<Server, ServerError> {
+        let Bound { listener, address, asked } = self;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::Builder::new()
+            .name("metrics".to_owned())
+            .spawn(move || serve(&listener, &metrics, &stopped))
+            .map_err(|source| ServerError { address: asked, source })?;
+        Ok(Server { address, stop, thread: Some(thread) })
     }
 }
 

@@ -217,8 +217,11 @@ impl Options {
         self.group > 1 || self.language.is_some()
     }
 
-    /// Checks every value.
-    pub(super) fn check(&self) -> Result<(), RuntimeError> {
+    /// Checks every value, as [`Pipeline::new`](super::Pipeline::new) does.
+    ///
+    /// # Errors
+    /// `Options` for a value that cannot be.
+    pub fn check(&self) -> Result<(), RuntimeError> {
         let bad = |field, value: u64, expected: String| Err(RuntimeError::Options { field, value, expected });
         if self.group == 0 {
             return bad("group", 0, "at least 1".into());

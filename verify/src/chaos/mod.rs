@@ -98,7 +98,7 @@ pub type Make<'a> = &'a mut dyn FnMut(u64) -> Result<Box<dyn Disturbed>, DeviceE
 /// The first rule that was broken, in the first round that broke one.
 pub fn run(options: &Options, make: Make<'_>) -> Result<Tally, Box<Broken>> {
     let mut tally = Tally::default();
-    for round in options.first_round..options.first_round.saturating_add(options.rounds) {
+    for round in (0..options.rounds).map_while(|round| options.first_round.checked_add(round)) {
         // Rounds of neighbouring seeds are not each other's.
         let seed =
             doorbell_contract::mix(options.seed as u32) as u64 ^ options.seed << 32 ^ u64::from(round) << 48;

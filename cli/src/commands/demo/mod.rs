@@ -47,7 +47,8 @@ pub struct Args {
     /// A name (`doorbell model list`), an image, a GGUF file or a directory of Hugging Face
     #[arg(long, default_value = models::DEFAULT)]
     model: String,
-    /// Devices that tell it; by default all that are there
+    /// Devices that tell it; by default all that are there. Settings of one follow its name, as in rtl:latency=40; vfio-user:SOCKET is one that
+    /// `doorbell vfio-user --language` serves
     #[arg(long, value_delimiter = ',', value_name = "NAME,NAME")]
     devices: Vec<String>,
     /// Most tokens of the story
@@ -75,6 +76,9 @@ pub struct Args {
     #[arg(long, value_name = "FILE.svg")]
     svg_dark: Option<PathBuf>,
 }
+
+/// A device, and the settings that follow its name.
+type Chosen = (Kind, String);
 
 /// A device that is not there, and why.
 type Skipped = (Kind, String);
@@ -164,13 +168,13 @@ impl Story<'_> {
     /// Has one device tell it.
     fn tell(
         &self,
-        kind: Kind,
+        (kind, own): (Kind, &str),
         fault: Option<&String>,
         place: usize,
         events: &Sender<(usize, Event)>,
     ) -> Result<Told, Failure> {
         let ask = Ask { fault: fault.cloned(), ..self.ask.clone() };
-        let mut session = Session::open(kind, "", self.model, &ask)?;
+        let mut session = Session::open(kind, own, self.model, &ask)?;
         let stream = self.text.stream();
         let events = events.clone();
         let mut voice = Voice { text: self.text, stream, said: String::new(), tokens: 0, place, events };
@@ -189,7 +193,8 @@ impl Story<'_> {
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let sharpness = models::sharpness(args.temperature)?;
-    let (kinds, skipped) = select(&args)?;
+    let (chosen, skipped) = select(&args)?;
+    let (kinds, settings): (Vec<Kind>, Vec<String>) = chosen.into_iter().unzip();
     let image = models::image(&args.model)?;
     let shape = image.model.shape;
     let text = Text::new(&image.about, shape.vocabulary).map_err(Failure::input)?;
@@ -222,11 +227,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut screen = Screen::new(&args, &kinds, recorded, matches!(json, Some(Sink::Standard)));
     let told = thread::scope(|scope| -> Result<Vec<_>, Failure> {
         let (events, heard) = mpsc::channel();
-        for (place, &kind) in kinds.iter().enumerate() {
+        for (place, device) in kinds.iter().copied().zip(settings.iter().map(String::as_str)).enumerate() {
             let fault = args.inject.as_ref().filter(|_| faulty == Some(place));
             let (story, events) = (&story, events.clone());
             scope.spawn(move || {
-                let told = story.tell(kind, fault, place, &events);
+                let told = story.tell(device, fault, place, &events);
                 let _ = events.send((place, Event::Ended(Box::new(told))));
             });
         }
@@ -265,22 +270,20 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(if ending.agrees() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
 }
 
-/// The devices asked for, or all that are there; and why one is not.
-fn select(args: &Args) -> Result<(Vec<Kind>, Vec<Skipped>), Failure> {
-    let mut kinds = vec![];
-    for name in &args.devices {
-        kinds.push(Kind::parse(name.trim())?);
-    }
+/// The devices asked for, or all that are there, each with its own settings; and why one is not.
+fn select(args: &Args) -> Result<(Vec<Chosen>, Vec<Skipped>), Failure> {
+    let choose = |text: &String| Kind::choose(text);
+    let mut chosen = args.devices.iter().map(choose).collect::<Result<Vec<_>, _>>()?;
     let mut skipped = vec![];
-    if kinds.is_empty() {
+    if chosen.is_empty() {
         for kind in Kind::ALL {
             match kind.missing() {
-                None => kinds.push(kind),
+                None => chosen.push((kind, String::new())),
                 Some(reason) => skipped.push((kind, reason)),
             }
         }
     }
-    Ok((kinds, skipped))
+    Ok((chosen, skipped))
 }
 
 /// What is seen while devices tell.
@@ -415,10 +418,7 @@ impl Ending<'_> {
         });
         of_this_machine.or_else(|| {
             let first = first.as_ref().ok()?;
-            self.recorded.iter().find_map(|device| {
-                let difference = device.difference(first)?;
-                Some(format!("different: {} differs from {}: {difference}", device.name(), self.kinds[0]))
-            })
+            self.recorded.iter().find_map(|device| device.problem(self.kinds[0], first))
         })
     }
 
@@ -488,7 +488,7 @@ impl Ending<'_> {
         let skipped = |(kind, reason): &Skipped| json!({ "device": kind.name(), "reason": reason });
         output::json(&json!({
             "identical": self.agrees(), "model": args.model, "prompt": args.prompt, "prompt_tokens": prompt, "seed": args.seed,
-            "temperature": args.temperature,
+            "temperature": args.temperature, "most": args.tokens,
             "devices": self.kinds.iter().zip(self.told).map(device).collect::<Vec<_>>(),
             "skipped": self.skipped.iter().map(skipped).collect::<Vec<_>>(),
         }))

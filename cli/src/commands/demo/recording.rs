@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use doorbell_devices::Kind;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::panes::{Pane, State};
 use super::{Args, Told};
@@ -17,6 +19,8 @@ pub struct Recording {
     prompt: String,
     seed: u32,
     temperature: f64,
+    /// Tokens that were asked for. Older recordings have none.
+    most: Option<usize>,
     /// On what, and when, in a few words.
     #[serde(default)]
     recorded: String,
@@ -25,16 +29,41 @@ pub struct Recording {
 
 /// A device of it.
 #[derive(Debug, Deserialize)]
+#[serde(try_from = "Value")]
 pub struct Device {
     device: String,
+    /// What it told, or why it failed.
+    told: Result<Story, String>,
+    /// As the recording has it.
+    recorded: String,
+}
+
+/// What a device told.
+#[derive(Debug, Deserialize)]
+struct Story {
     text: String,
     tokens: Vec<u32>,
     log_probabilities: Vec<i32>,
     sha256: String,
     cycles: Option<u64>,
-    /// As the recording has it.
-    #[serde(skip)]
-    recorded: String,
+}
+
+impl TryFrom<Value> for Device {
+    type Error = serde_json::Error;
+
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        #[derive(Deserialize)]
+        struct Named {
+            device: String,
+            failure: Option<String>,
+        }
+        let Named { device, failure } = Named::deserialize(&value)?;
+        let told = match failure {
+            Some(failure) => Err(failure),
+            None => Ok(Story::deserialize(&value)?),
+        };
+        Ok(Self { device, told, recorded: String::new() })
+    }
 }
 
 impl Recording {
@@ -45,12 +74,14 @@ impl Recording {
         let mut recording: Self = serde_json::from_str(&text).map_err(|error| {
             Failure::input(format!("{shown} is not what `doorbell demo --json` wrote: {error}"))
         })?;
-        let Self { model, prompt, seed, temperature, .. } = &recording;
+        let Self { model, prompt, seed, temperature, most, .. } = &recording;
         if (model, prompt, *seed) != (&args.model, &args.prompt, args.seed)
             || *temperature != args.temperature
+            || most.is_some_and(|most| most != args.tokens)
         {
+            let tokens = most.map_or_else(String::new, |most| format!(" {most} tokens,"));
             return Err(Failure::input(format!(
-                "{shown} has another story: model {}, seed {seed}, temperature {temperature}, \"{}\"; ask for the same",
+                "{shown} has another story: model {}, seed {seed}, temperature {temperature},{tokens} \"{}\"; ask for the same",
                 output::plain(model),
                 output::shown(prompt)
             )));
@@ -76,18 +107,39 @@ impl Device {
     /// A pane that shows it.
     pub fn pane(&self, prompt: &str) -> Pane {
         let mut pane = Pane::new(&output::plain(&self.device), &self.recorded, prompt);
-        pane.text += &output::shown(&self.text);
-        pane.state = State::Ended { tokens: self.tokens.len(), cycles: self.cycles };
+        pane.state = match &self.told {
+            Ok(story) => {
+                pane.text += &output::shown(&story.text);
+                State::Ended { tokens: story.tokens.len(), cycles: story.cycles }
+            }
+            Err(failure) => State::Failed(output::plain(failure)),
+        };
         pane
     }
 
-    /// Where it parts from a device of this machine.
-    pub fn difference(&self, told: &Told) -> Option<String> {
+    /// What is wrong with it beside `first`, the first device of this machine, if anything is.
+    pub fn problem(&self, first: Kind, told: &Told) -> Option<String> {
+        let name = output::plain(&self.device);
+        match &self.told {
+            Ok(story) => {
+                let difference = story.difference(first, told)?;
+                Some(format!("different: {name} differs from {first}: {difference}"))
+            }
+            Err(failure) => Some(format!("failed: {name}, recorded: {}", output::plain(failure))),
+        }
+    }
+}
+
+impl Story {
+    /// Where it parts from what a device of this machine told.
+    fn difference(&self, first: Kind, told: &Told) -> Option<String> {
         let answer = &told.answer;
-        if let Some(at) = (0..self.tokens.len().max(answer.tokens.len()))
-            .find(|&at| self.tokens.get(at) != answer.tokens.get(at))
-        {
+        if let Some(at) = self.tokens.iter().zip(&answer.tokens).position(|(own, other)| own != other) {
             return Some(format!("token {at} is another"));
+        }
+        let (own, other) = (self.tokens.len(), answer.tokens.len());
+        if own != other {
+            return Some(format!("it ends after {own} tokens, and {first} after {other}"));
         }
         if self.log_probabilities != answer.logps {
             return Some("a log-probability is another".to_owned());

@@ -101,7 +101,7 @@ pub fn draw(command: &str, lines: &[Line], theme: &Theme) -> String {
 fn apart(text: &str) -> Vec<(usize, &str)> {
     let (mut pieces, mut from) = (vec![], 0);
     while let Some(begin) = text[from..].find(|letter| letter != ' ').map(|at| from + at) {
-        let end = text[begin..].find("  ").map_or(text.trim_end().len(), |at| begin + at);
+        let end = text[begin..].find("  ").map_or(text.trim_end_matches(' ').len(), |at| begin + at);
         pieces.push((text[..begin].width(), &text[begin..end]));
         from = end;
     }
@@ -150,5 +150,21 @@ mod tests {
             assert!(picture.contains(part), "{part} in {picture}");
         }
         assert_eq!(apart("  a b   c "), [(2, "a b"), (8, "c")]);
+    }
+
+    /// Other white space than blanks, at the end too, is part of the text.
+    #[test]
+    fn a_picture_has_every_white_space() {
+        for (text, pieces) in [
+            ("Once \t", vec![(0, "Once \t")]),
+            ("Once  \u{a0} ", vec![(0, "Once"), (6, "\u{a0}")]),
+            ("\t", vec![(0, "\t")]),
+            ("Once\u{3000}", vec![(0, "Once\u{3000}")]),
+            ("\u{2028}  ", vec![(0, "\u{2028}")]),
+        ] {
+            assert_eq!(apart(text), pieces, "{text:?}");
+            let picture = draw("doorbell", &[vec![(Style::Plain, text.to_owned())]], &LIGHT);
+            assert_eq!(picture.matches("<text").count(), 1 + 1 + pieces.len(), "{text:?}");
+        }
     }
 }

@@ -26,8 +26,20 @@ pub struct NicCarrier {
     nic: Option<Nic>,
 }
 
+/// Whether there is a collector. A run is long, and its collector may go and come back. One that is not there at first will not come.
+///
+/// # Errors
+/// When there is none.
+pub fn reach(address: &str) -> Result<(), Failure> {
+    connect(address).map_err(|error| {
+        Failure::input(format!(
+            "{MODELLED} NIC: no collector at {address} ({error}); start `doorbell nic collect --listen {address} --store DIR`"
+        ))
+    })
+}
+
 /// Connects to the collector, and hangs up.
-fn reach(address: &str) -> io::Result<()> {
+fn connect(address: &str) -> io::Result<()> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, Duration::from_secs(5)) {
@@ -42,14 +54,8 @@ impl NicCarrier {
     /// A NIC that carries to the collector at `address`.
     ///
     /// # Errors
-    /// When there is no collector, or memory or thread are refused.
+    /// When memory or thread are refused.
     pub fn new(address: &str) -> Result<Self, Failure> {
-        // A run is long, and its collector may go and come back. One that is not there at first will not come.
-        if let Err(error) = reach(address) {
-            return Err(Failure::input(format!(
-                "{MODELLED} NIC: no collector at {address} ({error}); start `doorbell nic collect --listen {address} --store DIR`"
-            )));
-        }
         let depth = Depth::new("slots of the send ring", DEPTH).map_err(Failure::failed)?;
         let options = NicOptions::new(address);
         let (poster, port) = Poster::new(depth, REGION, options.stream as u32).map_err(Failure::failed)?;

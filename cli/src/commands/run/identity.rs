@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use doorbell_runtime::trajectory::log::{Log, Piece, Reader, Run, runs};
+use doorbell_runtime::trajectory::log::{NextRun, Piece, Reader, Run, runs};
 
 use super::Args;
 use crate::failure::Failure;
@@ -28,7 +28,7 @@ pub fn seed(given: Option<u32>, store: Option<&Path>) -> Result<u32, Failure> {
 }
 
 /// Notes the run in its log, and says so if it repeats the draws of an earlier one.
-pub fn note(args: &Args, log: &mut Log, directory: &Path, device: &str) -> Result<Run, Failure> {
+pub fn note(args: &Args, next: NextRun, directory: &Path, device: &str) -> Result<Run, Failure> {
     let seed = args.seed.into();
     let earlier = runs(directory).map_err(Failure::input)?;
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -44,7 +44,7 @@ pub fn note(args: &Args, log: &mut Log, directory: &Path, device: &str) -> Resul
             .collect(),
         ..Run::default()
     };
-    let run = log.begin_run(run).map_err(Failure::input)?;
+    let run = next.begin(run).map_err(Failure::input)?;
     let name = directory.display();
     if let Some(same) = earlier.iter().rev().find(|run| run.seed == seed) {
         output::tell(format_args!(

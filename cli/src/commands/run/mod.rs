@@ -317,10 +317,11 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     }
     let models = image.map(|image| Models::new(&args, image, prompts, &mut trace)).transpose()?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
+    // Before the device is opened and anything is written: a port that is taken is told at once.
+    let bound = args.listen.as_deref().map(Server::bind).transpose().map_err(Failure::input)?;
     let Built { mut pipeline, metrics, collector, device, capacity, placed, publishing, verdict, run } =
         setup::build(&args, kind, &trace, models)?;
-    let server = args.listen.as_deref().map(|address| Server::start(address, metrics.clone())).transpose();
-    let server = server.map_err(Failure::input)?;
+    let server = bound.map(|bound| bound.serve(metrics.clone())).transpose().map_err(Failure::input)?;
     if let Some(server) = &server {
         output::tell(format_args!("serving http://{0}/metrics and http://{0}/status.json", server.address()));
     }

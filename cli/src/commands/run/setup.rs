@@ -22,7 +22,7 @@ use doorbell_runtime::trajectory::{Carried, RolloutMemory, Spans, WriterHandle, 
 use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 
 use super::super::GpuList;
-use super::carry::NicCarrier;
+use super::carry::{self, NicCarrier};
 use super::identity;
 use super::inject::Faulty;
 use super::language::{self, Checked, Models, Publishing, Verdict};
@@ -64,7 +64,8 @@ pub struct Built {
     pub run: Option<Run>,
 }
 
-/// Opens and allocates everything.
+/// Opens and allocates everything. What can refuse comes first, then the run is noted in its log, and an old trace for Perfetto is
+/// replaced: a run that does not begin leaves both as they were.
 pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> Result<Built, Failure> {
     reward::check(args, kind)?;
     if models.is_some() && args.queues != args.functions {
@@ -75,6 +76,10 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
     }
     let language = models.as_ref().map(|models| models.language(args));
     let options = Options { language, ..options(args, trace)? };
+    options.check().map_err(Failure::input)?;
+    args.nic.as_deref().map(carry::reach).transpose()?;
+    let perfetto =
+        args.perfetto.as_deref().map(|path| Output::open("the trace for Perfetto", path)).transpose()?;
     let slots = options.slots;
     let kv = blocks(args, trace, options.max_output_tokens, models.as_ref())?;
     let (_, own) = Kind::choose(&args.device)?;
@@ -116,12 +121,11 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
     };
 
     let spans = Spans::new(slots, longest_spans(args, longest));
-    let mut run = None;
     let log = match &args.store {
         None => None,
         Some(directory) => {
             let sync = if args.no_sync { Sync::Never } else { Sync::EveryGroup };
-            let (mut log, recovery) =
+            let (log, recovery) =
                 Log::open(directory, LogOptions { sync, ..LogOptions::default() }).map_err(Failure::input)?;
             if let Some(torn) = &recovery.torn {
                 output::tell(format_args!(
@@ -133,10 +137,10 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
             for damage in &recovery.damage {
                 output::tell(format_args!("{damage}"));
             }
-            run = Some(identity::note(args, &mut log, directory, device.name())?);
             Some(log)
         }
     };
+    let next_run = args.store.as_deref().zip(log.as_ref().map(Log::next_run));
     let nic = args.nic.as_deref().map(NicCarrier::new).transpose()?;
     let written = WriterOptions::new((slots as usize).next_power_of_two().max(2), longest as usize);
     let memory =
@@ -169,24 +173,13 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
     // With --strict the hot thread allocates nothing, not even for those who look.
     let shows_workers = args.listen.is_some() && !args.strict;
     let metrics = Arc::new(if shows_workers { metrics.with_workers() } else { metrics });
-    let (recorder, collector) = if args.no_events {
-        (None, None)
-    } else {
-        let rate = args.device_times.then(|| TickRate(device.features().tick_hz));
-        let (collector, recorder) = match rate {
-            Some(rate) => Collector::with_device(clock, slots, EVENTS, rate),
-            None => Collector::new(clock, slots, EVENTS),
-        };
-        let perfetto = args.perfetto.as_deref().map(|path| perfetto(path, &collector, slots)).transpose()?;
-        let perfetto = perfetto.map(|trace| match rate {
-            Some(rate) => trace.with_device(rate),
-            None => trace,
-        });
-        let thread = CollectorThread::start(collector, metrics.clone(), perfetto);
-        let thread = thread
-            .map_err(|error| Failure::failed(format!("the collector could not be started: {error}")))?;
-        (Some(recorder), Some(thread))
-    };
+    let rate = args.device_times.then(|| TickRate(device.features().tick_hz));
+    let (collector, recorder) = match rate {
+        _ if args.no_events => None,
+        Some(rate) => Some(Collector::with_device(clock, slots, EVENTS, rate)),
+        None => Some(Collector::new(clock, slots, EVENTS)),
+    }
+    .unzip();
     let parts = Parts {
         device,
         sq_start: Some(0),
@@ -201,6 +194,13 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
         metrics: metrics.clone(),
     };
     let pipeline = Pipeline::new(options, parts).map_err(Failure::input)?;
+    let run = next_run.map(|(directory, next)| identity::note(args, next, directory, &name)).transpose()?;
+    let start = |collector: Collector| {
+        let perfetto = perfetto.map(|out| trace_for_perfetto(out, &collector, slots, rate)).transpose()?;
+        CollectorThread::start(collector, metrics.clone(), perfetto)
+            .map_err(|error| Failure::failed(format!("the collector could not be started: {error}")))
+    };
+    let collector = collector.map(start).transpose()?;
     Ok(Built { pipeline, metrics, collector, device: name, capacity, placed, publishing, verdict, run })
 }
 
@@ -394,9 +394,17 @@ fn blocks(
     })
 }
 
-/// Told before the run, if it cannot be written.
-fn perfetto(path: &Path, collector: &Collector, slots: u32) -> Result<Perfetto<BufWriter<Output>>, Failure> {
-    let out = Output::open("the trace for Perfetto", path)?.stream()?;
-    Perfetto::new(out, collector.clock().clone(), slots)
-        .map_err(|error| Failure::input(format!("cannot write the trace {}: {error}", path.display())))
+/// Replaces what the file had.
+fn trace_for_perfetto(
+    out: Output,
+    collector: &Collector,
+    slots: u32,
+    rate: Option<TickRate>,
+) -> Result<Perfetto<BufWriter<Output>>, Failure> {
+    let trace = Perfetto::new(out.stream()?, collector.clock().clone(), slots)
+        .map_err(|error| Failure::input(format!("cannot begin the trace for Perfetto: {error}")))?;
+    Ok(match rate {
+        Some(rate) => trace.with_device(rate),
+        None => trace,
+    })
 }

@@ -61,7 +61,8 @@ impl Stopping {
         self.stop = None;
         let cycle = self.device.cycle();
         let when = cycle.map_or(String::new(), |cycle| format!(" in cycle {cycle}"));
-        output::note(format_args!(
+        // What was asked for, so --quiet leaves it.
+        output::tell(format_args!(
             "function {}, queue pair {}: {register} is written {value:#x}{when}; Enter goes on",
             place.function, place.queue
         ));

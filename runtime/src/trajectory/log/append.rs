@@ -42,6 +42,23 @@ struct Current<F> {
     bytes: u64,
 }
 
+/// A run that has not begun.
+#[derive(Clone, Debug)]
+pub struct NextRun {
+    directory: PathBuf,
+    first: u64,
+}
+
+impl NextRun {
+    /// Notes the run, as [`Log::begin_run`] does.
+    ///
+    /// # Errors
+    /// `Io` if it cannot be noted.
+    pub fn begin(self, run: Run) -> Result<Run, LogError> {
+        runs::note(&self.directory, Run { first: self.first, ..run })
+    }
+}
+
 /// What was found in a log's last file when it was opened for writing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
@@ -121,7 +138,12 @@ impl<V: Volume> Log<V> {
     /// # Errors
     /// `Io` if it cannot be noted.
     pub fn begin_run(&mut self, run: Run) -> Result<Run, LogError> {
-        runs::note(&self.directory, Run { first: self.next, ..run })
+        self.next_run().begin(run)
+    }
+
+    /// To note the run whose records follow once it begins, where the log itself is given away before. Nothing may be appended until then.
+    pub fn next_run(&self) -> NextRun {
+        NextRun { directory: self.directory.clone(), first: self.next }
     }
 
     /// Adds a record to the group, and returns its number. It is stored once [`stored`](Self::stored) is above that.

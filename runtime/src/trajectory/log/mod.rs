@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use append::{Log, Recovery};
+pub use append::{Log, NextRun, Recovery};
 pub use frame::MAX_TOKENS;
 pub use read::{Damage, DamageKind, Piece, Reader, Torn, Verified};
 pub use runs::{Run, run_of, runs};
