@@ -557,14 +557,15 @@ class Prefill : Frame<Team> {
   }
 
   // The same by two warps, each of which has half of a head's channels and works out the scores of every second block for both. All warps call it; a pair without a tile
-  // comes to the barriers alone, of which there are as many for all.
-  __device__ __forceinline__ void attend_pair(uint64_t layer_offset, const HeadTile& of, uint32_t first, uint32_t step, bool has_tile) const {
+  // comes to the barriers alone, of which there are as many for all. `turn` is how many there were before in this attention: a place for scores is written again when there
+  // was one behind what was read of it.
+  __device__ __forceinline__ void attend_pair(uint64_t layer_offset, const HeadTile& of, uint32_t first, uint32_t step, bool has_tile, uint32_t& turn) const {
     const uint32_t blocks = chunk_.position / kBlock + 1, turns = ((blocks + step - 1) / step + 1) / 2, in_pair = warp_ % 2;
     const Queries queries = queries_of(layer_offset, of);
     Sums all;
 #pragma unroll 1
-    for (uint32_t turn = 0; turn < turns; turn++) {
-      const uint32_t begin = first + 2 * step * turn, own = begin + step * in_pair;
+    for (uint32_t k = 0; k < turns; k++, turn++) {
+      const uint32_t begin = first + 2 * step * k, own = begin + step * in_pair;
       if (has_tile && own < blocks) {
         const Scored scored = score<kUsualWidth>(queries, own);
         tell(scored, exchanged(warp_, turn));
@@ -573,10 +574,10 @@ class Prefill : Frame<Team> {
       if (has_tile && begin < blocks) bring_values<kUsualWidth>(bytes, queries, of, begin);
       sync_pair(warp_ / 2);
 #pragma unroll 1
-      for (uint32_t k = 0; k < 2; k++) {
-        if (!has_tile || begin + step * k >= blocks) break;
-        if (k != 0) bring_values<kUsualWidth>(bytes, queries, of, begin + step);
-        Scored scored = told(exchanged(warp_ - in_pair + k, turn));
+      for (uint32_t which = 0; which < 2; which++) {
+        if (!has_tile || begin + step * which >= blocks) break;
+        if (which != 0) bring_values<kUsualWidth>(bytes, queries, of, begin + step);
+        Scored scored = told(exchanged(warp_ - in_pair + which, turn));
         add(all, scored, bytes);
       }
     }
@@ -699,6 +700,7 @@ class Prefill : Frame<Team> {
       const uint32_t in_head = item % of_head;
       return HeadTile{item / of_head, in_head / pieces * kTileRows, (in_head % pieces + half) * kBlock};
     };
+    uint32_t turn = 0;
 #pragma unroll 1
     for (uint32_t round = 0; round < whole + left * parts; round += teams) {
       const uint32_t job = round + own;
@@ -706,7 +708,7 @@ class Prefill : Frame<Team> {
       const uint32_t item = is_whole ? job : is ? whole + (job - whole) / parts : 0, first = is_whole || !is ? 0 : (job - whole) % parts;
       const uint32_t step = round < whole ? 1 : parts;
       if (are_pairs) {
-        attend_pair(layer_offset, tile_of(item, warp_ % 2), first, step, is);
+        attend_pair(layer_offset, tile_of(item, warp_ % 2), first, step, is, turn);
       } else if (is) {
         attend_tile(layer_offset, tile_of(item, 0), first, step);
       }
