@@ -6,6 +6,15 @@
 
 namespace language {
 
+// What lies in device memory: of a pointer that it reads from memory the compiler takes into account that it may name shared memory.
+template <typename T>
+__device__ __forceinline__ T* in_device(T* pointer) {
+#ifdef __CUDA_ARCH__
+  __builtin_assume(__isGlobal(pointer));
+#endif
+  return pointer;
+}
+
 // Lowest bin: nothing was added. Bins of scores are far above it.
 constexpr int32_t kNoBin = -(1 << 30);
 
@@ -252,6 +261,8 @@ struct Heads {
 
 // Heads that share a warp, and channels of values that it takes at a time.
 constexpr uint32_t kTogether = 4, kPiece = 64;
+// Channels that a head of most models has: what attends to those is compiled for them.
+constexpr uint32_t kUsualWidth = 64;
 
 // Keys and values of a block that are on their way to a warp: of eight positions eight channels of values, two times 32 channels of four keys, and the scales of a position.
 struct Near {

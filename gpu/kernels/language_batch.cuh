@@ -566,7 +566,7 @@ class Batch : Frame<Team> {
           for (uint32_t tile = 0; tile < kTilesOf; tile++) {
             const uint2 of = *reinterpret_cast<const uint2*>(mantissas + columns[tile] + kBlock * block);
             const uint32_t both = (tile < 2 ? by.x : by.y) >> (16 * (tile % 2));
-            const uint32_t units[2] = {1u << (both & 31), 1u << (both >> 8 & 31)};
+            const uint32_t units[2] = {unit_of(both), unit_of(both >> 8)};
             int32_t sum[4];
             stream::multiply_tile(sum, above.x, below.x, above.y, below.y, of.x, of.y);
 #pragma unroll
@@ -619,7 +619,7 @@ class Batch : Frame<Team> {
           for (uint32_t tile = 0; tile < kTilesOf; tile++) {
             const uint2 of = *reinterpret_cast<const uint2*>(mantissas + columns[tile] + kLine * line + kLine / 2 * block);
             const uint32_t both = (tile < 2 ? by.x : by.y) >> (16 * (tile % 2));
-            const uint32_t units[2] = {1u << (both & 31), 1u << (both >> 8 & 31)};
+            const uint32_t units[2] = {unit_of(both), unit_of(both >> 8)};
             int32_t sum[4];
             stream::multiply_tile(sum, weights[block][0].x, weights[block][1].x, weights[block][0].y, weights[block][1].y, of.x, of.y);
 #pragma unroll
@@ -839,12 +839,24 @@ class Batch : Frame<Team> {
     }
   }
 
-  // A rank attends with some columns' heads of keys, and the heads of queries that share each. A function of its own, as its registers are many.
-  static __device__ __noinline__ void attend(Ranks& ranks, uint32_t layer) { Batch(ranks).attend_own(layer); }
+  // A rank attends with some columns' heads of keys, and the heads of queries that share each. Functions of their own, as their registers are many.
+  static __device__ __forceinline__ void attend(Ranks& ranks, uint32_t layer) {
+    if (Batch(ranks).shared_.shape.head_width == kUsualWidth) {
+      attend_with<kUsualWidth>(ranks, layer);
+    } else {
+      attend_with<0>(ranks, layer);
+    }
+  }
+  // With the width of a head if the compiler is to know it.
+  template <uint32_t kWidth>
+  static __device__ __noinline__ void attend_with(Ranks& ranks, uint32_t layer) {
+    Batch(ranks).template attend_own<kWidth>(layer);
+  }
+  template <uint32_t kWidth>
   __device__ __forceinline__ void attend_own(uint32_t layer) {
     const Shape& shape = shared_.shape;
     clear(kOfInput);
-    const uint32_t width = shape.head_width, half_bytes = shape.kv_half(), group = shape.heads / shape.kv_heads;
+    const uint32_t width = kWidth != 0 ? kWidth : shape.head_width, half_bytes = shape.kv_half(), group = shape.heads / shape.kv_heads;
     const uint64_t layer_offset = 2ull * shape.kv_heads * half_bytes * layer;
     unsigned char* const scratch = reinterpret_cast<unsigned char*>(shared_.scratch[warp_]);
     char* const queries = at<char>(at_.queries);

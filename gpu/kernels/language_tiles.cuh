@@ -52,6 +52,15 @@ struct TileLine {
   }
 };
 
+// 1 << shift, of the five lowest bits, which the compiler is not to know for what it is: a product and a sum are one instruction, a shift and a sum two.
+__device__ __forceinline__ uint32_t unit_of(uint32_t shift) {
+  uint32_t unit = 1u << (shift & 31);
+#ifdef __CUDA_ARCH__
+  asm("" : "+r"(unit));
+#endif
+  return unit;
+}
+
 // The sums of 16 rows from each of kParts places on, times all columns: sums[part][tile] is a lane's part of that tile. Rows are so many lines. A warp
 // calls it.
 template <uint32_t kParts>
@@ -94,7 +103,7 @@ __device__ __forceinline__ void tiles(int32_t (&sums)[kParts][kTiles][4], const 
         const uint2 column = *reinterpret_cast<const uint2*>(mantissas + columns[tile] + kLine * line + kLine / 2 * block);
         const uint32_t both = (tile < 2 ? by.x : by.y) >> (16 * (tile % 2));
         // Without a sign: behind the last column anything may stand, and wrap.
-        const uint32_t units[2] = {1u << (both & 31), 1u << (both >> 8 & 31)};
+        const uint32_t units[2] = {unit_of(both), unit_of(both >> 8)};
 #pragma unroll
         for (uint32_t part = 0; part < kParts; part++) {
           const uint2 upper = weights[part][block][0], lower = weights[part][block][1];

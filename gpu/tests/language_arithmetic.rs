@@ -291,7 +291,7 @@ fn case(random: &mut Random, shape: &Shape, length: usize, steps: u32) -> Case {
 }
 
 /// Odd counts of everything: half lines, vocabularies that end within 32, heads that share by 1, 2 and 3, of every width.
-const SHAPES: [Shape; 8] = [
+const SHAPES: [Shape; 9] = [
     Shape {
         width: 32,
         layers: 1,
@@ -384,6 +384,19 @@ const SHAPES: [Shape; 8] = [
         head_width: 64,
         hidden: 1536,
         vocabulary: 777,
+        context: 256,
+        gemma: None,
+        kv_cap: None,
+    },
+    // A pair of warps has a head of 64 channels, and three are no multiple of a block's pairs.
+    Shape {
+        width: 96,
+        layers: 2,
+        heads: 3,
+        kv_heads: 1,
+        head_width: 64,
+        hidden: 160,
+        vocabulary: 33,
         context: 256,
         gemma: None,
         kv_cap: None,
