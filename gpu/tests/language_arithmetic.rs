@@ -15,6 +15,7 @@ use doorbell_lm::sample::{Draw, Sharpness, sample};
 use doorbell_lm::{
     About, Cache, Gain, Image, KeyValue, Layer, MICRO_ROPE_BASE, Matrix, Model, Oracle, Rope, Shape, micro,
 };
+use libtest_mimic::{Arguments, Trial};
 
 /// splitmix64 of S. Vigna (public domain).
 struct Random(u64);
@@ -403,7 +404,6 @@ const SHAPES: [Shape; 9] = [
     },
 ];
 
-#[test]
 fn micro_is_the_oracles() {
     let micro = micro();
     let bytes = micro.to_bytes();
@@ -417,7 +417,6 @@ fn micro_is_the_oracles() {
     }
 }
 
-#[test]
 fn models_of_any_shape_are_the_oracles() {
     for device in Device::all() {
         let mut random = Random(seed() + 1);
@@ -429,7 +428,6 @@ fn models_of_any_shape_are_the_oracles() {
     }
 }
 
-#[test]
 fn what_saturates_does_so_as_the_oracles() {
     for device in Device::all() {
         let mut random = Random(seed() + 2);
@@ -443,7 +441,6 @@ fn what_saturates_does_so_as_the_oracles() {
     }
 }
 
-#[test]
 fn of_equal_logits_the_lowest_token_is_taken() {
     for device in Device::all() {
         let mut random = Random(seed() + 3);
@@ -469,8 +466,7 @@ fn number(name: &str, default: u32) -> u32 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|error| panic!("{name}: {error}")))
 }
 
-#[test]
-#[ignore = "134 million multiplications a token, twice: 20 s"]
+/// 134 million multiplications a token, twice: 20 s.
 fn a_large_model_is_the_oracles() {
     let large = large();
     let bytes = large.to_bytes();
@@ -480,8 +476,6 @@ fn a_large_model_is_the_oracles() {
     }
 }
 
-#[test]
-#[ignore = "a measurement"]
 fn tokens_a_second_of_a_gpu() {
     let probes = match Probes::open(0) {
         Ok(probes) => probes,
@@ -533,8 +527,6 @@ fn tokens_a_second_of_a_gpu() {
 }
 
 /// Prompts of `DOORBELL_LANGUAGE_PROMPT` tokens (default 250, 1,000, 2,000), step by step and by chunks, whose keys, values and first token are the same.
-#[test]
-#[ignore = "a measurement"]
 fn prompt_tokens_a_second_of_a_gpu() {
     let probes = match Probes::open(0) {
         Ok(probes) => probes,
@@ -575,4 +567,24 @@ fn prompt_tokens_a_second_of_a_gpu() {
             rate(&chunks)
         );
     }
+}
+
+/// The standard harness takes a test's result through a channel that ThreadSanitizer reports (`cargo xtask tsan`).
+fn main() {
+    let trial = |name: &str, test: fn()| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    let trials = vec![
+        trial("micro_is_the_oracles", micro_is_the_oracles),
+        trial("models_of_any_shape_are_the_oracles", models_of_any_shape_are_the_oracles),
+        trial("what_saturates_does_so_as_the_oracles", what_saturates_does_so_as_the_oracles),
+        trial("of_equal_logits_the_lowest_token_is_taken", of_equal_logits_the_lowest_token_is_taken),
+        trial("a_large_model_is_the_oracles", a_large_model_is_the_oracles).with_ignored_flag(true),
+        trial("tokens_a_second_of_a_gpu", tokens_a_second_of_a_gpu).with_ignored_flag(true),
+        trial("prompt_tokens_a_second_of_a_gpu", prompt_tokens_a_second_of_a_gpu).with_ignored_flag(true),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -34,8 +34,9 @@ pub fn missing() -> Option<&'static str> {
 pub enum Cases {
     /// Each case once: on the last of three queue pairs, interrupted at random.
     Short,
-    /// Each case also alone on its kernel, at the pace at which `cargo test` runs it without ThreadSanitizer, and a POLICY
-    /// beside rollouts and at the end of a session (`publish_race`).
+    /// Each case also alone on its kernel, at the pace at which `cargo test` runs it without ThreadSanitizer; a POLICY
+    /// beside rollouts and at the end of a session (`publish_race`); and steps and prompts of language models of many
+    /// shapes (`language_arithmetic`).
     All,
 }
 
@@ -52,6 +53,7 @@ pub fn run(root: &Path, cases: Cases) -> Result<()> {
     if cases == Cases::All {
         in_parts(root, &["of 1, calm"])?;
         shell::run(&mut instrumented(root, "publish_race", &[]))?;
+        shell::run(&mut instrumented(root, "language_arithmetic", &["models_of_any_shape"]))?;
     }
     // Threads of the CPU post into the NIC's send ring; the test finds its own planted mistake.
     shell::run(&mut instrumented(root, "nic_race", &[]))?;
