@@ -84,8 +84,8 @@ struct doorbell_hw_desc {
   uint32_t prefix_id;                  // shared prefix; 0xFFFF_FFFF is 'none', 0 is a prefix like any other
   // bytes into the KV region; engine 1: where its sequence lies (rule R26), a multiple of 64
   uint64_t kv_offset;
-  // bytes into the token region: where the tokens (u32 each) go, or with REWARD are; a multiple of 4;
-  // POLICY: where its block lies, a multiple of 64
+  // bytes into the token region: where the device writes the tokens (u32 each); REWARD: where they are; a
+  // multiple of 4; POLICY: where its block lies, a multiple of 64
   uint64_t delta_offset;
   uint32_t seq_len;                    // prompt plus tokens generated so far
   // how many tokens this descriptor may add; REWARD: how many it scores; PREFILL: members of the group that
@@ -156,7 +156,7 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_completion, phase) == 31, "
 
 // Header of a policy in memory, which POLICY loads.
 struct doorbell_hw_policy {
-  DOORBELL_ALIGNAS(16) uint16_t version; // version; that of the descriptor, else BAD_POLICY
+  DOORBELL_ALIGNAS(16) uint16_t version; // must equal the descriptor's version, else BAD_POLICY
   uint16_t model_id;                   // engine that it is for; that of the descriptor, else BAD_POLICY
   uint32_t salt;                       // drawn at random for each version; engine 0 mixes it into its tokens
   // bytes that follow it, from 64 bytes after its first byte on: 0 for engine 0, 64 (an HwImage) for engine
@@ -182,7 +182,7 @@ struct doorbell_hw_image {
   uint64_t program_at;                 // bytes from the model's first to the program's; a multiple of 64
   uint32_t words;                      // words of the program, 8 bytes each, at least 1
   uint32_t image_check;                // check of the image, as its header has it
-  uint32_t vocabulary;                 // tokens that there are, as the image's header has it
+  uint32_t vocabulary;                 // number of tokens, as in the image's header
   uint32_t positions;                  // longest sequence, as the image's header has it
   // lines of 64 bytes of a block of keys and values, 32 tokens in all layers
   uint32_t block_lines;
@@ -230,7 +230,7 @@ struct doorbell_hw_sequence {
   uint64_t draw_key;
   // draws among the tokens whose logit is at least the k-th largest (CAPABILITY.TRUNCATION); 0: among all
   uint32_t top_k;
-  // draws among the most likely tokens that have this share together, in 2^-16, at most 0xFFFF
+  // draws among the most likely tokens whose probabilities add up to this share, in 2^-16, at most 0xFFFF
   // (CAPABILITY.TRUNCATION); 0: among all
   uint32_t top_p;
   // draws among the tokens at most this far below the most likely one, a power of 2 with 10 fraction bits
@@ -452,7 +452,7 @@ enum doorbell_nic_fault {
 // Flags of a completion.
 #define DOORBELL_CFLAG_EOS 0x00000001u           // an end of sequence was among this descriptor's tokens
 #define DOORBELL_CFLAG_REJECTED 0x00000002u      // RESIDENT: ended by its score
-// nothing of the slot could be trusted: no field echoes it, and result is its SQ index
+// the device could trust nothing in the slot: no field echoes it, and `result` is the SQ index
 #define DOORBELL_CFLAG_NO_ECHO 0x00000004u
 // the last member of its group has ended with this completion (rule R17); asks for an interrupt
 #define DOORBELL_CFLAG_GROUP_DONE 0x00000008u
@@ -565,7 +565,8 @@ enum doorbell_reg {
   DOORBELL_REG_WORKER_STATE = 0x0000C,
   // [15:0] cycles to wait before each token; other bits are ignored and read 0
   DOORBELL_REG_WAIT_STATES = 0x00010,
-  // [15:0] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long
+  // [15:0] vectors, by queue pair, that have fired and whose message is not sent yet; a masked vector stays
+  // here
   DOORBELL_REG_MESSAGES_PENDING = 0x00014,
   // cycles after which an access that the bus has not answered makes its queue pair dead (rule R24); 0:
   // never. Without CAPABILITY.WATCHDOG: SLVERR
@@ -583,14 +584,14 @@ enum doorbell_reg {
   // groups that a queue pair may have at a time (rule R17); 0: none, and a PREFILL that would open one
   // answers GROUP_FULL
   DOORBELL_REG_CAP_GROUPS = 0x0005C,
-  // versions of the policy that a function may have resident (rule R18); 0: version 0 alone, and the slots'
+  // versions of the policy that a function may have resident (rule R18); 0: only version 0, and the slots'
   // registers answer SLVERR
   DOORBELL_REG_CAP_POLICY_SLOTS = 0x00060,
   // ticks of the device's clock in a second, as whoever built it says; 0: they are of no fixed length
   DOORBELL_REG_CAP_TICK_HZ = 0x00064,
   // workers that the function's descriptors may run on, a bit each; resets to all; those that were not built
-  // are ignored and read 0 (none left: SLVERR). A device of more than 32 runs as many of a queue pair at a
-  // time as bits are set, and all when all are
+  // are ignored and read 0 (none left: SLVERR). On a device with more than 32 workers, the number of bits
+  // set is how many descriptors of a queue pair run at a time; all bits set means no limit
   DOORBELL_REG_FN_WORKERS = 0x00400,
   DOORBELL_REG_WINDOW_0_BASE_LO = 0x00410,       // window 0: bus address of its first byte; low half
   DOORBELL_REG_WINDOW_0_BASE_HI = 0x00414,       // high half

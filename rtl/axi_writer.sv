@@ -1,6 +1,6 @@
 // The write side of the AXI master: one 64-byte beat per cycle, each its own burst, so none crosses 4 KiB.
-// Messages, urgent lines of an engine, urgent events, full completion beats, token lines, half a completion beat: so they go, but none waits for ever (R28).
-// Behind a message another kind goes first, and behind eight beats of others a token line.
+// Priority: messages, urgent lines of an engine, urgent events, full completion beats, token lines, half a completion beat. None waits forever (R28).
+// After a message another kind goes first, and after eight beats of others a token line.
 // Responses that are withheld from one queue pair leave room for the writes of the others. Completions come with a place
 // (completion_ring); of messages a queue pair has one in flight (interrupts). Events and lines of an engine share their function's ID.
 module axi_writer

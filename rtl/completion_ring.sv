@@ -6,8 +6,7 @@
 // Each queue pair's completions wait in a list of their own, in the order in which its descriptors end, which is that of each of its
 // rollouts (R5); its lines are answered in order, as they share an ID. So a write response that is withheld from one queue pair, or what
 // reads memory for it, delays the completions of that one and of no other. A completion is chosen only with a place among the writes in
-// flight, its queue pair's own or a shared one: so what was chosen waits for AW and W alone, whatever responses the bus withholds from
-// whom. Two neighbours of one queue pair that share a 64-byte line go out as one beat; the first of a pair waits for the second only
+// flight, its queue pair's own or a shared one. So a chosen completion waits only for AW and W, whatever responses the bus withholds. Two neighbours of one queue pair that share a 64-byte line go out as one beat; the first of a pair waits for the second only
 // while the write port is busy, no completion of another queue pair comes, and not for long.
 //
 // CQ indices run freely (R13), each by queue pair: head is the host's (CQ_HEAD), tail the next slot to fill, reserved the
@@ -635,7 +634,8 @@ module completion_ring
   assign flushed_queue_o = 4'(beat_pair);
 
   // ---------------------------------------------------------------- places among the writes in flight
-  // Half as many as token lines have: of these half evenly for each queue pair, the others for whoever comes. A completion takes one when
+  // Half as many as token lines have: half of these are divided evenly among the queue pairs, and any queue pair may use the
+  // others. A completion takes one when
   // it is chosen. It is given back once: with the response of its beat, when it joins a beat that has one, or when it is dropped or
   // flushed behind a disable.
   localparam int WritePlaces = MAX_WRITES / 2;

@@ -60,8 +60,8 @@ package desc_pkg;
     // that it opens, at most 64, 0 for none
     logic [31:0] max_tokens;
     logic [31:0] seq_len;            // prompt plus tokens generated so far
-    // bytes into the token region: where the tokens (u32 each) go, or with REWARD are; a multiple of 4;
-    // POLICY: where its block lies, a multiple of 64
+    // bytes into the token region: where the device writes the tokens (u32 each); REWARD: where they are; a
+    // multiple of 4; POLICY: where its block lies, a multiple of 64
     logic [63:0] delta_offset;
     // bytes into the KV region; engine 1: where its sequence lies (rule R26), a multiple of 64
     logic [63:0] kv_offset;
@@ -138,7 +138,7 @@ package desc_pkg;
     logic [31:0] length;
     logic [31:0] salt;               // drawn at random for each version; engine 0 mixes it into its tokens
     logic [15:0] model_id;           // engine that it is for; that of the descriptor, else BAD_POLICY
-    logic [15:0] version;            // version; that of the descriptor, else BAD_POLICY
+    logic [15:0] version;            // must equal the descriptor's version, else BAD_POLICY
   } hw_policy_t;
 
   localparam int          HW_POLICY_BITS = 128;
@@ -159,7 +159,7 @@ package desc_pkg;
     // lines of 64 bytes of a block of keys and values, 32 tokens in all layers
     logic [31:0] block_lines;
     logic [31:0] positions;          // longest sequence, as the image's header has it
-    logic [31:0] vocabulary;         // tokens that there are, as the image's header has it
+    logic [31:0] vocabulary;         // number of tokens, as in the image's header
     logic [31:0] image_check;        // check of the image, as its header has it
     logic [31:0] words;              // words of the program, 8 bytes each, at least 1
     logic [63:0] program_at;         // bytes from the model's first to the program's; a multiple of 64
@@ -192,7 +192,7 @@ package desc_pkg;
     // draws among the tokens at most this far below the most likely one, a power of 2 with 10 fraction bits
     // (CAPABILITY.TRUNCATION); 0: among all
     logic [31:0] min_p;
-    // draws among the most likely tokens that have this share together, in 2^-16, at most 0xFFFF
+    // draws among the most likely tokens whose probabilities add up to this share, in 2^-16, at most 0xFFFF
     // (CAPABILITY.TRUNCATION); 0: among all
     logic [31:0] top_p;
     // draws among the tokens whose logit is at least the k-th largest (CAPABILITY.TRUNCATION); 0: among all
@@ -426,7 +426,7 @@ package desc_pkg;
   localparam logic [7:0]  CFLAG_EOS = 8'h01;
   localparam int          CFLAG_REJECTED_BIT = 1;            // RESIDENT: ended by its score
   localparam logic [7:0]  CFLAG_REJECTED = 8'h02;
-  // nothing of the slot could be trusted: no field echoes it, and result is its SQ index
+  // the device could trust nothing in the slot: no field echoes it, and `result` is the SQ index
   localparam int          CFLAG_NO_ECHO_BIT = 2;
   localparam logic [7:0]  CFLAG_NO_ECHO = 8'h04;
   // the last member of its group has ended with this completion (rule R17); asks for an interrupt
@@ -576,7 +576,8 @@ package desc_pkg;
   localparam logic [17:0] REG_WORKER_STATE = 18'h0_000C;
   // [15:0] cycles to wait before each token; other bits are ignored and read 0
   localparam logic [17:0] REG_WAIT_STATES = 18'h0_0010;
-  // [15:0] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long
+  // [15:0] vectors, by queue pair, that have fired and whose message is not sent yet; a masked vector stays
+  // here
   localparam logic [17:0] REG_MESSAGES_PENDING = 18'h0_0014;
   // cycles after which an access that the bus has not answered makes its queue pair dead (rule R24); 0:
   // never. Without CAPABILITY.WATCHDOG: SLVERR
@@ -595,14 +596,14 @@ package desc_pkg;
   // groups that a queue pair may have at a time (rule R17); 0: none, and a PREFILL that would open one
   // answers GROUP_FULL
   localparam logic [17:0] REG_CAP_GROUPS = 18'h0_005C;
-  // versions of the policy that a function may have resident (rule R18); 0: version 0 alone, and the slots'
+  // versions of the policy that a function may have resident (rule R18); 0: only version 0, and the slots'
   // registers answer SLVERR
   localparam logic [17:0] REG_CAP_POLICY_SLOTS = 18'h0_0060;
   // ticks of the device's clock in a second, as whoever built it says; 0: they are of no fixed length
   localparam logic [17:0] REG_CAP_TICK_HZ = 18'h0_0064;
   // workers that the function's descriptors may run on, a bit each; resets to all; those that were not built
-  // are ignored and read 0 (none left: SLVERR). A device of more than 32 runs as many of a queue pair at a
-  // time as bits are set, and all when all are
+  // are ignored and read 0 (none left: SLVERR). On a device with more than 32 workers, the number of bits
+  // set is how many descriptors of a queue pair run at a time; all bits set means no limit
   localparam logic [17:0] REG_FN_WORKERS = 18'h0_0400;
   // window 0: bus address of its first byte; low half
   localparam logic [17:0] REG_WINDOW_0_BASE_LO = 18'h0_0410;

@@ -14,9 +14,9 @@
 //      line and the room, and whether there is one that it asks for.
 //   3. One burst is planned per cycle, round robin among the queue pairs that ask.
 //   4. The queue pair moves on behind its burst, and is then settled again: each has a burst every third cycle at most.
-// A doorbell of a queue pair of which nothing waits settles it as it is added: its request is shown three cycles behind it.
-// Of what changes between the second step and the third, a doorbell and a free place only add to what may be requested, so
-// that what was settled holds.
+// If a queue pair has nothing waiting, a doorbell settles it as it is added: its request is shown three cycles after the doorbell.
+// Between the second step and the third, a doorbell or a place that becomes free can only add to what may be requested, so
+// what was settled stays valid.
 //
 // The places are divided evenly, so that no queue pair takes another's.
 module desc_ring
@@ -129,8 +129,8 @@ module desc_ring
   assign enabled = Slots'(enabled_i);
 
   // ---------------------------------------------------------------- doorbell
-  // A tail is good that is not below the present one and not above the limit. Both differences are below 2^31 then, and
-  // only then: their sum is at most the size.
+  // A tail is good if it is neither below the present one nor above the limit. Exactly then both differences are below
+  // 2^31, because their sum is at most the size.
   logic [Queues-1:0] accepts;
   for (genvar q = 0; q < Queues; q++) begin : gen_doorbell
     /* verilator lint_off UNUSEDSIGNAL */  // their signs alone

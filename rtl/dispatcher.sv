@@ -1,16 +1,16 @@
-// Hands descriptors to the workers: of each queue pair in order, among the queue pairs by weight.
+// Hands descriptors to the workers: in order within a queue pair, by weight among the queue pairs.
 //
 // A queue pair is *eligible* when its oldest descriptor can go now: no fence (R7) and no earlier descriptor of its
 // rollout (R5) holds it, a slot of its completion queue and a record are free for it (R4, R28), and a worker of its function's mask asks.
-// What can be looked at for all queue pairs at once stands in bits: there is a descriptor, nothing of the queue pair is in
-// flight, there is a slot, what a first look at the oldest one found. So the one that is chosen nearly always goes; where
-// it does not, the look is remembered and the next cycle is another's.
+// What must be known of all queue pairs at once is in single bits: there is a descriptor, nothing of the queue pair is in
+// flight, there is a slot, and what a first look at the oldest one found. So the chosen one nearly always goes. If it does
+// not, the finding is remembered, and the next cycle goes to another queue pair.
 //
-// Whose turn it is (R16): the queue pairs stand in a line. The first eligible one of it goes, and moves to the end of the line
-// once WEIGHT descriptors of it went since it last did. So an eligible one is passed over at most as often as the weights
-// of the others add up to, however eligibility comes and goes (a turn that passes on in a circle lets one starve whose
-// worker asks only when the turn is elsewhere: masks of functions differ); while all are eligible the shares are exactly
-// the weights.
+// Whose turn it is (R16): the queue pairs stand in a line. The first eligible one in it goes. It moves to the end of the line
+// once WEIGHT of its descriptors have gone since it last moved. So an eligible one is passed over at most as often as the
+// weights of the others add up to, however eligibility comes and goes. (With plain round robin, a queue pair could starve
+// whose worker asks only when the turn is elsewhere, as masks of functions differ.) While all are eligible the shares are
+// exactly the weights.
 //
 // R5: while a worker holds a descriptor of the same rollout, running, queued or not yet delivered, the next one goes
 //     to no other worker. It goes there when the youngest one there is of this rollout, so that it waits for nothing
@@ -251,7 +251,7 @@ module dispatcher
   assign touched = went | answers | drops | flushes;
   assign counts  = touched != '0;
 
-  // As many as are in flight behind this cycle, but for what goes out in it: that is known late. It completes in none.
+  // The number in flight after this cycle, without what goes out in it, which is known late. That does not complete in the same cycle.
   logic [Queues*CountBits-1:0] left_count;
   always_comb begin
     left_count = '0;

@@ -1,15 +1,15 @@
-// The event rings (R23): a ring of each function in its own memory, into which goes when each of its descriptors came through the
-// device (LIFE), and what faults its queue pairs had (FAULT).
+// The event rings (R23): each function has a ring in its own memory, which records when each of its descriptors passed through
+// the device (LIFE), and what faults its queue pairs had (FAULT).
 //
 // A descriptor's moments are noted where they happen and lie where it is: when its slot was read, in a queue beside that of its
 // queue pair, then by worker; when a worker began with it, had its first token and its end, by worker; all of it, once its end
 // is delivered, by its place in completion_ring; from there, once its completion has its index, by queue pair and index, until
-// that is visible and an event has told of it. What is visible and not told yet is a number of each queue pair: so one write response
-// may make two completions visible, and none of them waits for an event.
+// that is visible and an event has told of it. How many completions are visible and have no event yet is counted by queue pair. So
+// one write response may make two completions visible, and neither waits for an event.
 //
 // Events hold nothing back. One goes to the write port while that has nothing else to do, or once it has waited for Patience
-// cycles since it was offered; one that finds no room in the ring or on the bus is dropped and counted. A queue pair with too many that wait
-// loses its oldest, in the cycle in which a new one becomes visible: so it pays for itself alone. A fault waits in a latch of its queue pair,
+// cycles since it was offered; one that finds no room in the ring or on the bus is dropped and counted. A queue pair with too many waiting
+// events loses its oldest, in the cycle in which a new one becomes visible. So its flood costs no other queue pair an event. A fault waits in a latch of its queue pair,
 // with the function that it was raised in.
 //
 // Queue pairs take turns (R28). In a turn a queue pair has an event: a FAULT if it has one. A LIFE event that waits before another queue pair has
@@ -547,7 +547,7 @@ module event_ring
       told_waited_q <= !same_turn ? '0 : told_q ? one_more(told_waited_q) : one_more(waited_q);
       told_ages_q   <= same_turn;
     end else if (told_q && told_ages_q) told_waited_q <= one_more(told_waited_q);
-    // A fault of a ring that ended is none of the ring that starts: faulty_q forgets it, and so must who picks it in that cycle.
+    // A fault of a ring that ended does not belong to the ring that starts: faulty_q forgets it, and so must the stage that picks it in that cycle.
     if (!rst_ni) told_q <= 1'b0;
     else if (told_q || picks) told_q <= picks ? !(picks_fault && waiting_mine[pick_pair]) : !frees;
     if (!rst_ni)    after_fault_q <= 1'b0;
@@ -728,7 +728,7 @@ module event_ring
   assign tail_o    = answered_q[read_function];
   assign dropped_o = dropped_q[read_function];
 
-  // What is behind a ring that stopped is told to nobody.
+  // What comes after a ring has stopped is not recorded.
   assign waits_o = any ? untold_q[Queues-1:0] | (((faulty_q & ~moved) | (told_q ? Queues'(16'd1 << told_for_q) : '0)) & active_i) : '0;
   assign busy_o = waits_o | flying_q;
   assign moves_o = awake_q;

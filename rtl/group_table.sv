@@ -1,8 +1,8 @@
 // The groups of each queue pair (rule R17). A PREFILL with members takes an entry and opens its group; a DECODE or STOP
 // with COW_PREFIX belongs to the group of its prefix that is open when the dispatcher hands it out. Of each entry is kept
-// which members have ended, and how many descriptors that belong to it have no completion yet. Where completion_ring gives a
-// completion its place in the completion queue it asks here whether the last member ends with it: that is in the order of
-// the queue, so there is one such completion for each group, behind every other that ends a member of it.
+// which members have ended, and how many descriptors that belong to it have no completion yet. When completion_ring gives a
+// completion its place in the completion queue, it asks here whether the last member ends with it. It asks in the order of
+// the queue, so each group has one such completion, after every other that ends one of its members.
 //
 // An entry is free again once its group is closed and nothing is left that belongs to it. A completion that is dropped, as
 // its queue pair is being disabled, is not told here: a queue pair starts without groups.

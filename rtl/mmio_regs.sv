@@ -1,8 +1,8 @@
 // The registers (docs/contract.md, Registers): configuration, doorbells, state of all queue pairs. Counters lie in
 // perf_counters, ARM and the table of messages in interrupts. An access that they do not allow answers an error and changes nothing.
 //
-// What is configured lies in two memories, a word for each queue pair and one for each function: a write reads the word,
-// puts its register into it and writes it back. The blocks get it all at once, when a queue pair starts.
+// The configuration is in two memories, with a word for each queue pair and one for each function: a write reads the
+// word, puts its register into it and writes it back. The blocks get all of it at once, when a queue pair starts.
 module mmio_regs
   import desc_pkg::*;
   import core_pkg::*;
@@ -205,7 +205,7 @@ module mmio_regs
   // Accesses are rare: all of it is looked at only in their cycle.
   logic is_device_cfg, is_function_cfg, is_queue_cfg, is_rw, value_ok, fire, refuse, whole, bells;
 
-  // Not in a process: it would wake desc_ring's, and be woken by it, for ever (Icarus 11).
+  // Not in a process: it would wake desc_ring's process and be woken by it, forever (Icarus 11).
   // One conditional of many bits: looked at only in the cycle of a write.
   logic [6:0] writes;
   assign writes        = write_i ? {wr_known && !write_partial_i, wr.offset == REG_DOORBELL, !wr_draining, wr.offset == REG_CQ_HEAD,

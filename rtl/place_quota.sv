@@ -1,5 +1,5 @@
-// Divides the places of a common store among sources: half of them evenly, as each source's own; the other half is for
-// whoever comes. So a source whose places are not given back stalls itself and no other.
+// Divides the places of a common store among sources: half of them evenly, as each source's own; any source may use
+// the other half. So a source whose places are not given back stalls only itself.
 module place_quota #(
   parameter int Sources = 4,            // 1 to 32
   parameter int Places  = 128           // at least two per source

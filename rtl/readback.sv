@@ -4,8 +4,8 @@
 // posted. Reads are single beats, in order, some ahead of what is scored, with an ID of their queue pair's and places for their data of its
 // own: what the bus withholds from one holds up no other.
 //
-// One context is in hand. With others that could go it goes behind them after a line that was scored, and at once while it waits for the
-// bus; a POLICY, which has three lines at most, else keeps its turn. So a context waits for each other one at most 17 cycles for a line, or
+// One context is active at a time. It yields to others that could go after a line that was scored, and at once while it waits for the
+// bus. A POLICY, which has three lines at most, otherwise keeps its turn. So a context waits for each other one at most 17 cycles for a line, or
 // 110 for a POLICY, before each line of its own. Alone it loses nothing.
 //
 // What belongs to a queue pair that is disabled is abandoned: nothing more is read for it, and what is in flight is awaited.

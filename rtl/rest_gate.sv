@@ -1,6 +1,6 @@
-// The clock of a part that rests between moves: it goes on with the edge of each cycle in which something moves, and stands in all others. In
-// a cycle that it leaves out no register of the part would have changed, or only one that nothing looks at before the next move. So the device
-// is the same with it and without. Its owner answers for it that moves_i holds wherever one may change.
+// The clock of a part that rests between moves: it has an edge in each cycle in which something moves, and none in all others. In a cycle that
+// it leaves out no register of the part would have changed, or only one that nothing reads before the next move. So the device behaves the
+// same with and without it. The instantiating module must set moves_i in every cycle in which a register may change.
 //
 // As rest_clock, which waits for 64 quiet cycles and is told less, it spares a simulation the part's code; in hardware (SYNTHESIS) the clock
 // goes through, and what works moves_i out falls away.

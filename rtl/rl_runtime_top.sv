@@ -221,7 +221,7 @@ module rl_runtime_top
   logic [3:0]  posted_queue, answered_queue, dropped_queue, flushed_queue;
   logic [Queues-1:0] line_fault, completion_fault, any_read_faults, read_faults, write_faults;
 
-  // Clocks of what rests. What works moves out is not used in hardware.
+  // Clocks of the parts that rest. The signals from which `moves` is computed are not used in hardware.
   /* verilator lint_off UNUSEDSIGNAL */
   logic        clk_front, clk_rare, clk_descriptors, clk_completions;
   logic        registers_move, ring_moves, completing, interrupts_move, events_move;
@@ -277,8 +277,8 @@ module rl_runtime_top
   assign drained     = draining & on & idle;
   assign arms        = arm && (Queues'(16'd1 << bell_queue) & on) != '0;     // that of a dead queue pair does nothing
 
-  // The front is all but the read port's arbiter, the watchdog, the counters and engine 1. While that alone is at work, which takes up to a second for a
-  // token when it is simulated, the front rests: its workers wait for tokens, and nothing is on its way to them or from them.
+  // The front is all but the read port's arbiter, the watchdog, the counters and engine 1. While only engine 1 is at work, which takes up to a second
+  // per token in simulation, the front rests: its workers wait for tokens, and nothing is on its way to them or from them.
   if (Engines == 1) begin : gen_parts
     // Three parts of it rest between descriptors instead: the registers with what is seldom used, what a descriptor passes on its way to a worker, and
     // its completion. What comes by the register port, what begins or ends a life, and faults move all of them.
@@ -796,7 +796,7 @@ module rl_runtime_top
     logic [Workers-1:0]    npu_ready, npu_eos;
     logic [Workers*32-1:0] npu_token, npu_logp;
 
-    // R24: functions to which the bus owes answers of engine 1's, and nobody who uses it lives. One who lives asks the bus, and dies.
+    // R24: functions to which the bus owes answers of engine 1, and of which no live queue pair uses engine 1. A live one asks the bus, and dies.
     logic [15:0] read_refused, write_refused;
     always_comb begin
       read_refused  = 16'(bursts_owed);
@@ -947,8 +947,8 @@ module rl_runtime_top
     .wait_o             (waiting)
   );
 
-  // The completion side stands against its flow: Icarus 11 runs, with a process always_comb, every one that stands before
-  // it. Two that give defaults to later ones would wake each other for ever.
+  // The completion side is written in the reverse order of its data flow. With each always_comb process, Icarus 11 also
+  // runs all that precede it in the file. Two that assign defaults for later ones would wake each other forever.
   axi_writer #(.Queues(Queues), .Workers(Workers), .Engines(Engines)) u_axi_writer (
     .clk_i (clk_front),
     .rst_ni              (m_axi_rst_ni),

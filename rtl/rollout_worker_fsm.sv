@@ -2,8 +2,8 @@
 // without losing a cycle; two descriptors may queue behind the running one: of its own rollout, or bound when its
 // certain end was near.
 //
-// Control is one bit per worker in vectors, so that a decision is taken for all workers at once; what is decided
-// seldom (a start, an end, a checkpoint) stands behind one test. Data is one lane of 32 bits per worker.
+// Control is one bit per worker in vectors, so that a decision is taken for all workers at once. One test guards
+// what happens seldom (a start, an end, a checkpoint). Data is one lane of 32 bits per worker.
 module rollout_worker_fsm
   import desc_pkg::*;
   import core_pkg::*;
@@ -316,7 +316,7 @@ module rollout_worker_fsm
     end
   end
 
-  // No call and no variable of its own: Icarus 11 wakes an always_comb for either, for ever.
+  // No function call and no variable of its own: for either, Icarus 11 wakes an always_comb forever.
   always_comb begin
     near   = '0;
     passed = '0;

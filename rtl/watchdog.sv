@@ -1,6 +1,6 @@
 // The watchdog (R24), between the bus and what awaits its answers. A queue pair one of whose accesses is not answered for BUS_TIMEOUT
-// cycles dies: device_ctrl takes it down as a disable does, and what of it waits for answers gets errors from here, so that nothing of it
-// stays at a worker, in a store or in engine 1. What the bus still owes of such accesses is awaited here, and dropped.
+// cycles dies: device_ctrl takes it down as a disable does, and its accesses that wait for answers get errors from here, so that nothing
+// of it stays at a worker, in a store or in engine 1. The answers that the bus still owes are awaited here, and dropped.
 //
 // AXI orders the answers of one ID. So one look at each ID is enough: since when it has something in flight and has had no answer. The looks
 // go round, a look every second cycle. The first answer of an ID that the device has given itself is the first that comes late.
@@ -8,8 +8,8 @@
 // An ID of a queue pair makes that one die. One of a function (engine 1, events) makes all of its queue pairs die that have something
 // there. While answers of such an ID are owed, what stands behind them is given up at once.
 //
-// Without BUS_TIMEOUT nothing of all this is counted, and a simulated cycle costs a test or two: what nobody else reads are variables of one
-// process, which a simulation need not copy in every cycle, and what others read comes behind one registered bit.
+// Without BUS_TIMEOUT none of this is counted, and a simulated cycle costs a test or two: state that no other block reads is in variables of
+// one process, which a simulation need not copy in every cycle, and what others read is guarded by one registered bit.
 module watchdog
   import core_pkg::*;
 #(

@@ -7,10 +7,10 @@
 // Notes are looked up when a DECODE is read, Lanes of them per cycle. There is room for as many as there are
 // descriptors, so no STOP is missed and nothing holds up the fetch. A STOP of a group is told and noted by its prefix.
 //
-// ABORT ends DECODEs of a rollout as a STOP would that stood behind all that is published (R8), but no descriptor stands for
-// it here. So each entry has a bit that says that it was aborted. What arrives from then on gets it as it comes in, until all
-// that was published is here; what is here gets it from a walk over the entries of the queue pair, one per cycle in turn with other queue pairs', and the
-// oldest one is compared as long as the walk has not passed it. The workers learn of it in the
+// ABORT ends DECODEs of a rollout like a STOP that comes after all that is published (R8), but it has no descriptor here. So each entry has a bit that
+// says that it was aborted. Descriptors that arrive from then on get it as they come in, until all that was published is here. Those that are here get it
+// from a walk over the entries of the queue pair, one per cycle, in turn with other queue pairs'. Until the walk has passed the oldest one, that is
+// compared directly. The workers learn of it in the
 // cycle after the write, whatever STOPs arrive then (R28).
 //
 // One memory for all queue pairs, divided evenly; heads and tails per queue pair.

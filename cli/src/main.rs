@@ -77,9 +77,9 @@ enum Command {
     #[cfg(not(feature = "report"))]
     #[command(hide = true, disable_help_flag = true)]
     Report(left_out::Args),
-    /// Say why: the life of a descriptor on each device, or who waits for whom where a run went wrong
+    /// Explain what happened: the life of one descriptor on each device, or who waits for whom in a run that went wrong
     Why(Box<commands::why::Args>),
-    /// Drive every rollout of a trace through its life on one device, to stored trajectories
+    /// Run every rollout of a trace end to end on one device: admit, decode, score, store
     #[cfg(feature = "runtime")]
     Run(Box<commands::run::Args>),
     #[cfg(not(feature = "runtime"))]
@@ -88,14 +88,14 @@ enum Command {
     /// Look at traces, convert and generate them
     #[command(subcommand)]
     Trace(commands::trace::Command),
-    /// Look into the trajectories that a run stored, check and export them
+    /// Show, check and export the trajectories that a run stored
     #[cfg(feature = "runtime")]
     #[command(subcommand)]
     Trajectories(commands::trajectories::Command),
     #[cfg(not(feature = "runtime"))]
     #[command(hide = true, disable_help_flag = true)]
     Trajectories(left_out::Args),
-    /// Collect what modelled NICs carry, and look into what was collected
+    /// Collect what modelled NICs send, and show what was collected
     #[cfg(feature = "runtime")]
     #[command(subcommand)]
     Nic(commands::nic::Command),

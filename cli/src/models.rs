@@ -27,7 +27,7 @@ use crate::output;
 /// A cap on keys and values.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct CapArgs {
-    /// See the first and the last N tokens only, so that the keys and values of an answer stay bounded
+    /// Attend only to the first tokens and the last N, so that the keys and values of an answer stay bounded
     #[arg(long, value_name = "N")]
     pub kv_window: Option<usize>,
     /// First tokens that stay seen with --kv-window, a multiple of 32

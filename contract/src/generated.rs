@@ -77,7 +77,7 @@ record! {
         12 prefix_id: u32,
         /// Bytes 16 to 23: bytes into the KV region; engine 1: where its sequence lies (rule R26), a multiple of 64
         16 kv_offset: u64,
-        /// Bytes 24 to 31: bytes into the token region: where the tokens (u32 each) go, or with REWARD are; a multiple of 4; POLICY: where its block lies, a multiple of 64
+        /// Bytes 24 to 31: bytes into the token region: where the device writes the tokens (u32 each); REWARD: where they are; a multiple of 4; POLICY: where its block lies, a multiple of 64
         24 delta_offset: u64,
         /// Bytes 32 to 35: prompt plus tokens generated so far
         32 seq_len: u32,
@@ -130,7 +130,7 @@ record! {
 record! {
     /// Header of a policy in memory, which POLICY loads.
     HwPolicy, 16 {
-        /// Bytes 0 to 1: version; that of the descriptor, else BAD_POLICY
+        /// Bytes 0 to 1: must equal the descriptor's version, else BAD_POLICY
         0 version: u16,
         /// Bytes 2 to 3: engine that it is for; that of the descriptor, else BAD_POLICY
         2 model_id: u16,
@@ -156,7 +156,7 @@ record! {
         24 words: u32,
         /// Bytes 28 to 31: check of the image, as its header has it
         28 image_check: u32,
-        /// Bytes 32 to 35: tokens that there are, as the image's header has it
+        /// Bytes 32 to 35: number of tokens, as in the image's header
         32 vocabulary: u32,
         /// Bytes 36 to 39: longest sequence, as the image's header has it
         36 positions: u32,
@@ -196,7 +196,7 @@ record! {
         32 draw_key: u64,
         /// Bytes 40 to 43: draws among the tokens whose logit is at least the k-th largest (CAPABILITY.TRUNCATION); 0: among all
         40 top_k: u32,
-        /// Bytes 44 to 47: draws among the most likely tokens that have this share together, in 2^-16, at most 0xFFFF (CAPABILITY.TRUNCATION); 0: among all
+        /// Bytes 44 to 47: draws among the most likely tokens whose probabilities add up to this share, in 2^-16, at most 0xFFFF (CAPABILITY.TRUNCATION); 0: among all
         44 top_p: u32,
         /// Bytes 48 to 51: draws among the tokens at most this far below the most likely one, a power of 2 with 10 fraction bits (CAPABILITY.TRUNCATION); 0: among all
         48 min_p: u32,
@@ -445,7 +445,7 @@ bitflags::bitflags! {
         const EOS = 1 << 0;
         /// Bit 1: RESIDENT: ended by its score
         const REJECTED = 1 << 1;
-        /// Bit 2: nothing of the slot could be trusted: no field echoes it, and result is its SQ index
+        /// Bit 2: the device could trust nothing in the slot: no field echoes it, and `result` is the SQ index
         const NO_ECHO = 1 << 2;
         /// Bit 3: the last member of its group has ended with this completion (rule R17); asks for an interrupt
         const GROUP_DONE = 1 << 3;
@@ -593,7 +593,7 @@ registers! {
         WorkerState = 0x0_000C, Device, "WORKER_STATE", ReadOnly, Some(0);
         /// WAIT_STATES (cfg): \[15:0\] cycles to wait before each token; other bits are ignored and read 0
         WaitStates = 0x0_0010, Device, "WAIT_STATES", Config, Some(0);
-        /// MESSAGES_PENDING (ro): \[15:0\] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long
+        /// MESSAGES_PENDING (ro): \[15:0\] vectors, by queue pair, that have fired and whose message is not sent yet; a masked vector stays here
         MessagesPending = 0x0_0014, Device, "MESSAGES_PENDING", ReadOnly, Some(0);
         /// BUS_TIMEOUT (cfg): cycles after which an access that the bus has not answered makes its queue pair dead (rule R24); 0: never. Without CAPABILITY.WATCHDOG: SLVERR
         BusTimeout = 0x0_003C, Device, "BUS_TIMEOUT", Config, Some(0);
@@ -613,11 +613,11 @@ registers! {
         CapRewardModels = 0x0_0058, Device, "CAP_REWARD_MODELS", ReadOnly, None;
         /// CAP_GROUPS (ro): groups that a queue pair may have at a time (rule R17); 0: none, and a PREFILL that would open one answers GROUP_FULL
         CapGroups = 0x0_005C, Device, "CAP_GROUPS", ReadOnly, None;
-        /// CAP_POLICY_SLOTS (ro): versions of the policy that a function may have resident (rule R18); 0: version 0 alone, and the slots' registers answer SLVERR
+        /// CAP_POLICY_SLOTS (ro): versions of the policy that a function may have resident (rule R18); 0: only version 0, and the slots' registers answer SLVERR
         CapPolicySlots = 0x0_0060, Device, "CAP_POLICY_SLOTS", ReadOnly, None;
         /// CAP_TICK_HZ (ro): ticks of the device's clock in a second, as whoever built it says; 0: they are of no fixed length
         CapTickHz = 0x0_0064, Device, "CAP_TICK_HZ", ReadOnly, None;
-        /// FN_WORKERS (cfg): workers that the function's descriptors may run on, a bit each; resets to all; those that were not built are ignored and read 0 (none left: SLVERR). A device of more than 32 runs as many of a queue pair at a time as bits are set, and all when all are
+        /// FN_WORKERS (cfg): workers that the function's descriptors may run on, a bit each; resets to all; those that were not built are ignored and read 0 (none left: SLVERR). On a device with more than 32 workers, the number of bits set is how many descriptors of a queue pair run at a time; all bits set means no limit
         FnWorkers = 0x0_0400, DeviceFunction, "FN_WORKERS", Config, None;
         /// WINDOW_0_BASE_LO (cfg): window 0: bus address of its first byte; low half
         Window0BaseLo = 0x0_0410, DeviceFunction, "WINDOW_0_BASE_LO", Config, Some(0);

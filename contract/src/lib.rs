@@ -48,8 +48,9 @@ impl SqKey {
 }
 
 impl Register {
-    /// The register at `address` of the device's pages, and whose it is; of a block that belongs to no function, or to no
-    /// queue pair, that number is 0; in [`Block::Worker`] `queue` is the worker's number. `None` where none lies.
+    /// The register at `address` of the device's pages, and the function and queue pair to which it belongs. For a block
+    /// that belongs to no function, or to no queue pair, that number is 0. In [`Block::Worker`] `queue` is the worker's
+    /// number. `None` if there is no register at `address`.
     pub fn at(address: u32) -> Option<(Self, Place)> {
         const MOST: u32 = 16;
         Self::ALL.into_iter().find_map(|register| {
@@ -161,8 +162,8 @@ impl HwDesc {
         Self { policy_version: version, checkpoint: mode as u32, ..Self::new(Opcode::Policy) }
     }
 
-    /// The descriptor that continues `self` after a REWARD_NEEDED completion (R9), its tokens behind those
-    /// already written. `None` when nothing is left to continue.
+    /// The descriptor that continues `self` after a REWARD_NEEDED completion (R9), with its tokens after
+    /// those already written. `None` when nothing is left to continue.
     pub fn continued(&self, completion: &HwCompletion) -> Option<Self> {
         let added = completion.final_seq_len.checked_sub(self.seq_len)?;
         let max_tokens = self.max_tokens.checked_sub(added).filter(|&left| left > 0)?;
@@ -222,7 +223,7 @@ impl HwDesc {
 }
 
 impl HwPolicy {
-    /// The header of a version of an engine's policy, with `length` bytes of weights behind it.
+    /// The header of a version of an engine's policy, which `length` bytes of weights follow.
     pub fn new(version: u16, model_id: u16, salt: u32, length: u32) -> Self {
         let unsealed = Self { version, model_id, salt, length, check: 0 };
         Self { check: unsealed.check_word(), ..unsealed }
@@ -239,7 +240,7 @@ impl HwPolicy {
     }
 }
 
-/// The check word of what lies in memory for a descriptor to read: of the words before it.
+/// The check word of a record in memory that a descriptor reads, computed over the words before it.
 fn fold(words: &[u32]) -> u32 {
     words.iter().fold(GOLDEN, |sum, word| mix(sum ^ word))
 }
@@ -304,8 +305,8 @@ impl HwCompletion {
     /// The bit of each 16-byte half's last 64-bit word that holds its phase (R4).
     pub const PHASE: u64 = 1 << 63;
 
-    /// This completion with `phase` in both halves, as it stands in its slot. Of a length beyond
-    /// [`LENGTH_LIMIT_MAX`], which only a descriptor that adds nothing may have, 31 bits are left.
+    /// This completion with `phase` in both halves, as it stands in its slot. A length above
+    /// [`LENGTH_LIMIT_MAX`], which only a descriptor that adds nothing may have, is cut to 31 bits.
     #[inline]
     #[must_use]
     pub fn with_phase(self, phase: bool) -> Self {

@@ -24,13 +24,13 @@ pub struct QueueConfig {
     pub kv_bytes: u64,
     /// Bytes of the log-probability region; 0 where no descriptor has LOGP.
     pub logp_bytes: u64,
-    /// Bytes of the function's MODEL region, in this queue pair's memory; 0: none of this queue pair's making. Of the queue pairs of a function the one
-    /// that has MODEL region and arenas is to be enabled first, and the others have none (R25).
+    /// Bytes of the function's MODEL region, in this queue pair's memory; 0: this queue pair has none. In a function, the queue pair that has the MODEL
+    /// region and the arenas must be enabled first, and the others must have none (R25).
     pub model_bytes: u64,
     /// Bytes of each of the function's arenas (R26), likewise.
     pub arena_bytes: [u64; ARENAS as usize],
-    /// Bytes of the blocks of the longest sequence in an arena, with a logit of 4 bytes for each token of the vocabulary behind them where draws
-    /// are truncated: what a GPU has for each sequence that it runs. 0: it is not known, and a GPU takes the bytes of the largest arena, 256 MiB at most.
+    /// Bytes of the blocks of the longest sequence in an arena, plus 4 bytes for each token of the vocabulary if draws are truncated: a GPU
+    /// reserves this much for each sequence that it runs. 0: not known, and a GPU takes the size of the largest arena, at most 256 MiB.
     pub sequence_bytes: u64,
     /// Ranges of reward model 1: the first and the last token of each; one whose last is below its first is empty.
     pub ranges: [(u32, u32); RANGES as usize],
@@ -49,19 +49,19 @@ pub struct QueueConfig {
     pub workers: Option<u32>,
     /// Descriptors that the device hands out of this queue pair before it passes on to the next one, 1 to 255.
     pub weight: u32,
-    /// Completions that make an armed interrupt fire, asked for or not (R14), at most 65535; 0: no number of them.
+    /// Number of completions that makes an armed interrupt fire, whether they ask for it or not (R14), at most 65535; 0: no number does.
     pub coalesce_count: u32,
     /// Ticks of the device after which the first visible completion makes an armed interrupt fire (R14); 0: no time.
     pub coalesce_time: u32,
-    /// Slots of the function's event ring: a power of two, 2 to 65536 (R23); 0: none of this queue pair's making. Of the queue pairs of a
+    /// Slots of the function's event ring: a power of two, 2 to 65536 (R23); 0: this queue pair lays out none. Of the queue pairs of a
     /// function the one that is enabled first lays the ring out, if it has any, and reads it.
     pub event_slots: u32,
-    /// Whether each completion of the function has an event, which tells when its descriptor came through the device.
+    /// Whether each completion of the function has an event, which records when its descriptor passed through the device.
     pub life_events: bool,
     /// Advances in a row without any progress of the device after which a wait ends as `Timeout` (R15), at least 1.
     /// A slow device makes progress whenever a counter of tokens, descriptors or completions moves, so this bounds
-    /// the time of a single token, wait states and memory latency included. Tokens that only the whole device's counter tells of, which may be those
-    /// of others, extend a wait a thousand times at most.
+    /// the time of a single token, wait states and memory latency included. Tokens that only the counter of the whole device shows may belong to
+    /// other queue pairs. They extend a wait at most a thousand times.
     pub patience: u32,
 }
 

@@ -27,23 +27,23 @@ pub trait Device: Send {
     /// `Disabled`, or a failure of the device.
     fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError>;
 
-    /// Copies completions into the head of `out` and returns how many. Gives the device time once if none is there
-    /// yet and some are due; returns 0 if that brought none, and then it is to be called again.
+    /// Copies completions into the head of `out` and returns how many. If none is there yet and some are due, it
+    /// gives the device time once. If that brings none, it returns 0: call it again.
     ///
     /// # Errors
     /// `Timeout` if nothing has moved for too long (R15), `Protocol` if the device broke the contract, `Disabled`, or
     /// another failure of the device.
     fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError>;
 
-    /// As [`poll`](Self::poll), of what is there already: gives the device no time.
+    /// As [`poll`](Self::poll), but takes only what is there already, and gives the device no time.
     ///
     /// # Errors
     /// As [`poll`](Self::poll), but for `Timeout`.
     fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError>;
 
-    /// Arms the interrupt of each of its queue pairs at the completion that it would read next (R14): the next [`wait`](Self::wait) then
-    /// sleeps until one fires, which it does not do for every completion. Those that have come since the last look count, so nothing need be looked for in between. Returns
-    /// whether it did: `false`, the default, is a device without interrupts, where waiting means looking.
+    /// Arms the interrupt of each of its queue pairs at the completion that it would read next (R14). The next [`wait`](Self::wait) then sleeps until one fires; not every
+    /// completion makes it fire. Completions since the last poll count, so there is no need to poll in between. Returns whether it armed: `false`, the default, is for a
+    /// device without interrupts, where a wait polls.
     ///
     /// # Errors
     /// `Disabled`, or a failure of the device.
@@ -55,9 +55,8 @@ pub trait Device: Send {
     /// `deadline` has passed, or nothing is in flight, and returns `false`. The thread may sleep. With a deadline that has
     /// passed already, it looks, gives the device time at most once, and looks again.
     ///
-    /// `true` may be said for nothing (a spurious wake-up), so what follows is a loop; a completion that is there is
-    /// never slept over for longer than a millisecond. Where the interrupt is [armed](Self::arm), it is waited for instead: `true` says
-    /// that it has fired, and has to be armed anew. The default, for devices that know nothing better, says `true`
+    /// `true` may be spurious, so call this in a loop. A completion that is there ends the sleep within a millisecond. If the interrupt
+    /// is [armed](Self::arm), this waits for the interrupt instead: `true` says that it has fired, and must be armed anew. The default, for devices that know nothing better, says `true`
     /// at once whenever something is in flight: its caller then polls.
     ///
     /// # Errors
@@ -67,9 +66,9 @@ pub trait Device: Send {
         Ok(self.in_flight() > 0)
     }
 
-    /// The descriptor that `completion` answers without naming it: that of a slot of which it could trust nothing, whose
-    /// completion has NO_ECHO and the slot's index alone ("Which error" in docs/contract.md). `None` for every other completion, and
-    /// where the slot has been used again; so this is to be asked before the next [`submit`](Self::submit).
+    /// The descriptor that `completion` answers but does not name. The device could trust nothing in its slot, so the completion has
+    /// NO_ECHO and only the slot's index ("Which error" in docs/contract.md). `None` for every other completion, and if the slot has
+    /// been used again, so call this before the next [`submit`](Self::submit).
     fn unread(&self, completion: &HwCompletion) -> Option<HwDesc> {
         let _ = completion;
         None
@@ -81,7 +80,7 @@ pub trait Device: Send {
     /// Slots of the submission queue.
     fn capacity(&self) -> usize;
 
-    /// Free ones of them, as far as is known: [`submit`](Self::submit) takes at least that many.
+    /// Free slots of the submission queue, as far as is known: [`submit`](Self::submit) takes at least that many.
     fn room(&self) -> usize;
 
     /// Copies `out.len()` tokens from `delta_offset` bytes into the token region. The tokens of a descriptor are
@@ -94,12 +93,12 @@ pub trait Device: Send {
     /// The token regions of all shards, for other threads to read: one for a device that is one queue pair.
     fn token_regions(&self) -> Vec<TokenRegion>;
 
-    /// Beside each token region that of the log-probabilities of its tokens, at the same offsets (R11); none where there are none.
+    /// For each token region, the region of its tokens' log-probabilities, at the same offsets (R11); none if there is none.
     fn logp_regions(&self) -> Vec<TokenRegion> {
         vec![]
     }
 
-    /// Beside each token region where models, sequences and keys and values of engine 1 lie (R25, R26); none where a queue pair has none of its own.
+    /// For each token region, where the models, sequences, keys and values of engine 1 lie (R25, R26); none if a queue pair has none of its own.
     fn language_regions(&self) -> Vec<LanguageRegions> {
         vec![]
     }
@@ -108,7 +107,7 @@ pub trait Device: Send {
     /// which the last DECODE of these bytes was submitted. Allocates nothing.
     fn token_shard(&self, delta_offset: u64) -> usize;
 
-    /// What each of its queue pairs can do: of several shards, what all of them can.
+    /// What each of its queue pairs can do; with several shards, what all of them can do.
     ///
     /// The default, nothing, is for devices that know nothing better.
     fn features(&self) -> Features {
@@ -162,8 +161,8 @@ pub trait Device: Send {
         Ok(vec![])
     }
 
-    /// Whose [`counters`](Self::counters) they are, where other queue pairs of the same device count there too. The default,
-    /// `None`: they are this one's alone.
+    /// The device to which the [`counters`](Self::counters) belong, if other queue pairs of the same device count there too.
+    /// The default, `None`, says that only this queue pair counts there.
     fn shared_device(&self) -> Option<SharedDevice> {
         None
     }
@@ -257,7 +256,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// What the device behind `platform` says. Where it has a word not, it has not what the word tells of.
+    /// What the device behind `platform` reports. If a device lacks one of these registers, it lacks what the register describes.
     ///
     /// # Errors
     /// A failure of the device.
@@ -295,8 +294,8 @@ impl Features {
 /// when the device is gone.
 ///
 /// Tokens may be read by whoever learnt of their completion from the thread that polled it, through anything that
-/// orders the two (a ring, a channel). Read earlier, or when the area has been given to another descriptor, they are
-/// old, new, or some of each; a token is never torn.
+/// orders the two (a ring, a channel). If they are read earlier, or after the area was given to another descriptor,
+/// they are old, new, or some of each; a token is never torn.
 #[derive(Clone, Debug)]
 pub struct TokenRegion {
     memory: SharedMemory,
@@ -332,8 +331,8 @@ impl TokenRegion {
         self.memory.bus_address() + self.start as u64
     }
 
-    /// What the kernel says of the memory that these regions lie in, with what else their drivers have there: rings, KV, models. Memory of
-    /// several regions counts once. Reads `/proc`.
+    /// What the kernel reports about the memory that these regions lie in, including what else their drivers have there: rings, KV,
+    /// models. Memory that several regions share counts once. Reads `/proc`.
     ///
     /// # Errors
     /// As [`SharedMemory::account`].

@@ -25,7 +25,7 @@ use doorbell_contract::{
 
 /// A device with its queue pair.
 ///
-/// Once the device has broken a rule, the queue pair is lost: every operation ends as the same `Protocol` error, until
+/// Once the device has broken a rule, the queue pair is lost: every operation returns the same `Protocol` error, until
 /// it is disabled and enabled. Completions that came before the impossible one are returned first.
 // Drivers lie side by side in arrays, each written by another thread with every batch: on cache lines of its own, and of no
 // pair that a processor fetches together.
@@ -47,9 +47,9 @@ pub struct Driver<P: Platform> {
     pub(crate) released: u32,
     /// The `user_data` of the completions taken last, by the lower bits of their index; empty without LIFE events.
     pub(crate) answers: Vec<u64>,
-    /// The completion below which all lives that were [tapped](Platform::tapped) have been read.
+    /// Index below which the LIFE events of all completions have been read from the [tap](Platform::tapped).
     pub(crate) told: u32,
-    /// Whether the platform keeps all lives until they are read, and no event ring has them.
+    /// Whether the platform keeps all LIFE events until they are read, in the place of an event ring.
     pub(crate) keeps_lives: bool,
 }
 
@@ -75,8 +75,8 @@ pub(crate) enum Condition {
     Lost(Box<Broken>),
 }
 
-/// Times in a row that `patience` advances may bring nothing but tokens that are not known to be the queue pair's own. These may be its own
-/// all the same, as its counter may tell of them no sooner than with their completion, or it may wait for a worker that others have.
+/// How many times in a row `patience` advances may bring only tokens that are not known to be the queue pair's own. They may be its own:
+/// its counter may count them only with their completion. Or it may wait for a worker that other queue pairs use.
 const TOKENS_ALONE: u32 = 1000;
 
 /// Counts waits without progress of the device (R15).
@@ -84,13 +84,13 @@ pub(crate) struct Patience {
     limit: u32,
     /// Advances since progress was last seen.
     fruitless: u32,
-    /// How often in a row that was nothing but tokens of the device.
+    /// How many times in a row the only progress was tokens of the whole device.
     excused: u32,
     /// What the progress counters were then.
     progress: Progress,
 }
 
-/// What of a device moves while it is alive and the queue pair has work: its own indices and tokens, or tokens of anybody's.
+/// What moves while the device is alive and the queue pair has work: its own indices and tokens, or the tokens of any queue pair.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Progress {
     consumed: u32,
@@ -110,7 +110,7 @@ impl Patience {
         self.fruitless = 0;
     }
 
-    /// Counts an advance that brought no completion. Whether no progress was seen for too many of them.
+    /// Counts an advance that brought no completion. Returns whether too many of them in a row saw no progress.
     pub fn is_over(&mut self, platform: &mut impl Platform) -> Result<bool, DeviceError> {
         self.fruitless += 1;
         if self.fruitless < self.limit {
@@ -163,7 +163,7 @@ pub(crate) fn protocol(device: &str, broken: &Broken) -> DeviceError {
     DeviceError::Protocol { device: device.to_owned(), rule: broken.rule, what: broken.what.clone() }
 }
 
-/// What is waited for but for STATE.
+/// What a wait for anything other than STATE waits for.
 pub(crate) const COMPLETION: &str = "a completion";
 
 /// The report of a wait that ran out.
@@ -229,14 +229,15 @@ impl<P: Platform> Driver<P> {
         Self::start(platform, config, layout, None)
     }
 
-    /// The same over `tokens`, the token region of another queue pair of the same device, which stays as it is: so a process that
-    /// only reads tokens, to score them (REWARD), has a queue pair of its own. `token_bytes` of the configuration counts for nothing.
+    /// As [`new`](Self::new), over `tokens`, the token region of another queue pair of the same device, which keeps its contents.
+    /// So a process that only reads tokens, to score them (REWARD), has a queue pair of its own. `token_bytes` of the
+    /// configuration is ignored.
     ///
-    /// Between two queue pairs there is no order (R5): a descriptor that reads tokens is to be submitted once the completion of
-    /// the one that wrote them was seen.
+    /// Between two queue pairs there is no order (R5): submit a descriptor that reads tokens only after you have seen the
+    /// completion of the one that wrote them.
     ///
     /// # Errors
-    /// As [`new`](Self::new); `NotStarted`, too, where the region lies in no window of this queue pair's function (R11).
+    /// As [`new`](Self::new); also `NotStarted` if the region lies in no window of this queue pair's function (R11).
     pub fn over(platform: P, config: QueueConfig, tokens: TokenRegion) -> Result<Self, DeviceError> {
         let Checked { layout, .. } = QueueConfig { token_bytes: 0, ..config.clone() }.check()?;
         let config = QueueConfig { token_bytes: tokens.bytes(), ..config };
@@ -304,8 +305,8 @@ impl<P: Platform> Driver<P> {
         &self.platform
     }
 
-    /// The platform, to turn knobs of the device that are no registers. Registers belong to the driver: DOORBELL,
-    /// CQ_HEAD and CONTROL written here lose the queue pair.
+    /// The platform, for settings of the device that are not registers. Registers belong to the driver: a write
+    /// to DOORBELL, CQ_HEAD or CONTROL here makes the queue pair unusable.
     pub fn platform_mut(&mut self) -> &mut P {
         &mut self.platform
     }
@@ -336,8 +337,8 @@ impl<P: Platform> Driver<P> {
         self.platform.write_register(register, value)
     }
 
-    /// Sets a register. What is not this queue pair's alone may be in use by others, who want the same: it is written only
-    /// if it holds something else.
+    /// Sets a register. One that is shared with other queue pairs may be in use with the wanted value already: it is
+    /// written only if it holds another value.
     fn configure(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
         let own = matches!(register.block(), Block::FunctionQueue | Block::Queue);
         let found = if own { None } else { Some(self.read(register)?) };
@@ -350,7 +351,7 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// The device's owner has set something else.
+    /// The error for a value that the device's owner has set differently.
     #[cold]
     fn owned(&self, field: &'static str, value: u32, found: u32) -> DeviceError {
         let expected = format!("{found}, as the owner of {} has set it", self.platform.name());
@@ -389,7 +390,7 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// Sets MODEL region and arenas. Those that another queue pair of the function, which is active, has set stay as they are for one that has none.
+    /// Sets MODEL region and arenas. If this queue pair has none, those that another active queue pair of the function has set stay as they are.
     fn configure_language(&mut self) -> Result<(), DeviceError> {
         let Parts { config, layout, memory, features, .. } = &self.parts;
         let arenas = config.arena_bytes.iter().sum::<u64>();
@@ -414,7 +415,7 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// Sets the event ring up, if no queue pair of the function is active; whether it was.
+    /// Sets up the event ring if no queue pair of the function is active, and returns whether it did.
     fn configure_events(&mut self) -> Result<bool, DeviceError> {
         let Parts { config, layout, memory, features, .. } = &self.parts;
         if !features.capability.contains(Capability::EVENTS) {
@@ -443,7 +444,7 @@ impl<P: Platform> Driver<P> {
         Ok(true)
     }
 
-    /// The ring of a function that is active, as an earlier driver of this queue pair has left it, from here on.
+    /// Takes over the ring of an active function, as an earlier driver of this queue pair has left it.
     fn take_over_events(&mut self, depth: Depth) -> Result<(), DeviceError> {
         let tail = self.read(Register::EqTail)?;
         // What the device writes meanwhile is lost where it is overwritten: its slot is passed over.
@@ -452,7 +453,7 @@ impl<P: Platform> Driver<P> {
         self.write(Register::EqHead, tail)
     }
 
-    /// The configuration sets what the device does not have.
+    /// The error for a configuration that sets what the device does not have.
     #[cold]
     fn lacks(&self, field: &'static str, value: u64, what: &str) -> DeviceError {
         let expected = format!("unset: {} has no {what}", self.platform.name());
@@ -462,8 +463,7 @@ impl<P: Platform> Driver<P> {
     /// Ends the DECODEs of `rollout` that are published, as a STOP does, without a descriptor and its completion (R8).
     ///
     /// # Errors
-    /// `WriteRefused` where the device has no ABORT, or has not come to all that the last one ends; or another failure of the
-    /// device.
+    /// `WriteRefused` if the device has no ABORT, or is not done with the last one; or another failure of the device.
     pub fn abort(&mut self, rollout: u32) -> Result<(), DeviceError> {
         self.ring()?;
         self.write(Register::Abort, rollout)
@@ -505,7 +505,7 @@ impl<P: Platform> Driver<P> {
         self.logp_region()?.read(delta_offset, cast_slice_mut(out))
     }
 
-    /// The workers that the configuration wants: of a device that others use too, its owner has chosen.
+    /// The workers that the configuration asks for. On a device that other queue pairs use too, the owner has chosen them.
     fn choose_workers(&mut self) -> Result<(), DeviceError> {
         let wanted = self.parts.config.workers;
         if self.platform.shared_device().is_some() {
@@ -620,7 +620,7 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// What waits to be read keeps its name.
+    /// Makes room, so that the completions whose events are unread keep their `user_data`.
     #[cold]
     fn make_room_for_answers(&mut self, first: u32) {
         let unread = self.cq.head().wrapping_sub(self.told) as usize;
@@ -635,7 +635,7 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// There are `most` completions: of a device that polls slots, some may be of what the doorbell has not told of.
+    /// There are `most` completions. On a device that polls slots, some may belong to descriptors that the doorbell has not announced.
     #[cold]
     fn notice_polled(&mut self, most: u64) {
         if self.parts.slot_polling {
@@ -643,7 +643,7 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// The queue pair is lost; what came before is returned first, if anything did.
+    /// Marks the queue pair as lost. Completions that came before are returned first, if there are any.
     #[cold]
     fn lose(&mut self, count: usize, broken: Broken) -> Result<usize, DeviceError> {
         let error = protocol(self.platform.name(), &broken);
@@ -763,7 +763,7 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    /// Looks for the descriptors without a completion when it is called.
+    /// Looks for the descriptors without a completion, at the time of the call.
     fn outstanding<'q>(
         sq: &'q SubmissionQueue,
         cq: &'q CompletionQueue,

@@ -161,8 +161,8 @@ impl SharedMemory {
         unsafe { Self::from_raw_parts(base, len, self.bus_address + offset as u64, self._owner.clone()) }
     }
 
-    /// From here on words of any size are expected in this block, until it is [cleared](Self::clear): of whoever lays regions
-    /// over each other on purpose. Says something in builds with debug assertions alone.
+    /// Accepts words of any size in this block from now on, until it is [cleared](Self::clear): for callers that overlay
+    /// regions on purpose. Has an effect only in builds with debug assertions.
     pub fn expect_any_words(&self) {
         widths::allow(self.base, self.len);
     }
@@ -185,7 +185,7 @@ impl SharedMemory {
         self.array::<1>(offset, 1).map(|words| &words[0][0]).ok_or_else(|| self.out_of_bounds(offset, 8))
     }
 
-    /// Zeroes the block, which nobody else accesses now: behind this its words may have other sizes than before.
+    /// Zeroes the block, which nobody else may access meanwhile. After this its words may have other sizes than before.
     pub fn clear(&self) {
         widths::forget(self.base, self.len);
         // `from_raw_parts` made sure that the block is whole words.

@@ -22,7 +22,7 @@ pub enum Awaited {
 /// What the message of a driver's interrupt writes: anything but 0, which the driver writes when it has seen it.
 pub const MESSAGE: u32 = 1;
 
-/// The narrow seam beneath [`Driver`](crate::driver::Driver): all that a kind of device has to bring.
+/// The narrow interface beneath [`Driver`](crate::driver::Driver): everything that a kind of device must provide.
 pub trait Platform: Send {
     /// Short name of the device, as users type it: `model`, `rtl`, …
     fn name(&self) -> &str;
@@ -63,8 +63,9 @@ pub trait Platform: Send {
     /// Failures of the device, such as a failed assertion.
     fn advance(&mut self, want: usize) -> Result<(), DeviceError>;
 
-    /// Has the interrupts of the queue pair write [`MESSAGE`] to the word at byte `offset` of `memory`, as an operating system would
-    /// that gives a driver a vector. The default writes the device's table, which is for a platform whose driver has the device alone.
+    /// Makes the interrupts of the queue pair write [`MESSAGE`] to the word at byte `offset` of `memory`, as an operating system
+    /// does when it gives a driver a vector. The default writes the device's table, for a platform whose driver has the device to
+    /// itself.
     ///
     /// # Errors
     /// `WriteRefused` where the device has no interrupts, or another failure of the device.
@@ -74,9 +75,9 @@ pub trait Platform: Send {
             .try_for_each(|(register, value)| self.write_register(register, value))
     }
 
-    /// Lets time pass until what is awaited may be there, and at most until about `deadline`. It may return
-    /// earlier for no reason (a spurious wake-up), but not later because of something that it missed: what was
-    /// there before the call ends it too. The caller looks, and calls again.
+    /// Lets time pass until the awaited event may be there, and at most until about `deadline`. It may return
+    /// earlier without a reason (a spurious wake-up), but never later because it missed the event: an event
+    /// from before the call ends it too. The caller checks, and calls again.
     ///
     /// The default is for devices that run only while they are given time: one [`advance`](Self::advance).
     ///
@@ -104,8 +105,8 @@ pub trait Platform: Send {
         None
     }
 
-    /// Copies LIFE events of queue pair `queue` that whoever runs the device sees by himself, without an event ring, into the head of `out`, and returns
-    /// how many (R23). The default, none, is for devices that tell of themselves in memory alone.
+    /// Copies LIFE events of queue pair `queue` that the simulation observes itself, without an event ring, into the head of `out`, and returns how many
+    /// (R23). The default, none, is for devices that report events only in memory.
     ///
     /// # Errors
     /// Failures of the device.
@@ -119,8 +120,8 @@ pub trait Platform: Send {
         false
     }
 
-    /// The device, where this is one of several queue pairs of it that have drivers of their own. Page 0 is its owner's then: a
-    /// driver only reads it, and takes what it finds there. The default, `None`, is a device that its driver has alone.
+    /// The device, if this is one of several of its queue pairs with drivers of their own. Page 0 then belongs to the device's
+    /// owner: a driver only reads it, and accepts what it finds there. The default, `None`, is a device with one driver.
     fn shared_device(&self) -> Option<SharedDevice> {
         None
     }
@@ -135,7 +136,7 @@ pub trait Platform: Send {
         0
     }
 
-    /// Whether WORKER_STATE says what the device's workers do. A function behind a socket or on a bus is told nothing of them, and reads 0.
+    /// Whether WORKER_STATE says what the device's workers do. A function behind a socket or on a bus cannot see the workers, and reads 0.
     fn shows_workers(&self) -> bool {
         true
     }

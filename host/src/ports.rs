@@ -19,7 +19,7 @@ use doorbell_contract::{Block, HwEvent, Place, Register, State};
 const OTHERS: u32 = 15 * 255;
 /// Advances after which a queue pair that does not stop is an error (R15).
 const PATIENCE: u32 = 10_000;
-/// Advances within which a queue pair stops mostly, and how long the device is left to others between two of those that follow.
+/// Advances within which a queue pair usually stops, and how long the others have the device between two of the advances after that.
 const BRIEF: u32 = 16;
 const PAUSE: Duration = Duration::from_micros(20);
 /// How long one look at a device that runs by itself holds the lock.
@@ -70,15 +70,15 @@ pub trait Pages: Platform {
         Ok(())
     }
 
-    /// The way of the queue pair at `place` past the device, where there is one: only its driver uses it, as it would use this.
-    /// The default, `None`, is a device that is needed for everything.
+    /// A path for the queue pair at `place` that bypasses the device, if there is one. Only its driver uses it, in the place of
+    /// this platform. The default, `None`, is for a device that must take part in everything.
     fn line(&mut self, place: Place) -> Option<Box<dyn Line>> {
         let _ = place;
         None
     }
 }
 
-/// What a driver does all the time, of a queue pair that does it without its device: [`QueuePort`] takes no lock then.
+/// What a driver does all the time, for a queue pair that can do it without its device: [`QueuePort`] then takes no lock.
 pub trait Line: Send {
     /// Publishes the descriptors below `tail`; false: nothing has happened, and the device is to be asked.
     fn ring(&mut self, tail: u32) -> bool;
@@ -131,7 +131,7 @@ impl<P: Pages + ?Sized> Pages for Box<P> {
 pub struct SharedDevice(u64);
 
 impl SharedDevice {
-    /// A device that is none of those before.
+    /// A device that differs from all earlier ones.
     pub fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -150,8 +150,8 @@ pub struct Division {
     pub row: u8,
     /// Bytes of shared memory for each queue pair, as [`QueueConfig::shared_bytes`](crate::QueueConfig::shared_bytes) says.
     pub bytes: usize,
-    /// Workers to use, the first so many; `None` is all. Where they are as many as the functions, or more, each function has
-    /// its own; else all have all.
+    /// Number of workers to use, counted from the first; `None` is all. With at least as many workers as functions, each
+    /// function has workers of its own; otherwise all functions share all workers.
     pub workers: Option<u32>,
     /// Cycles before each token, at most 65535: the device has one number for all.
     pub wait_states: u32,
@@ -209,7 +209,7 @@ pub(crate) struct Shared<D> {
 }
 
 impl<D> Shared<D> {
-    /// A thread that died while it had the device left it at worst in the middle of its own queue pair's work.
+    /// A thread that died while it held the device left at worst its own queue pair's work half done.
     pub(crate) fn lock(&self) -> MutexGuard<'_, D> {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -327,8 +327,8 @@ impl<D: Pages> Ports<D> {
         })
     }
 
-    /// Gives the device a thread of its own, if it does not run by itself, as long as it has an owner or a port: then its drivers'
-    /// threads may sleep, and what they do instead of giving it time is looking.
+    /// Gives a device that does not run by itself a thread of its own, for as long as it has an owner or a port. Then its drivers'
+    /// threads may sleep, and they poll instead of giving it time.
     ///
     /// # Errors
     /// `Unavailable` if no thread can be had.
@@ -392,7 +392,7 @@ impl<D: Pages> Ports<D> {
     }
 }
 
-/// What no device can be divided into.
+/// Rejects divisions that no device can have.
 fn check(division: &Division) -> Result<(), DeviceError> {
     let config =
         |field, value: u32, expected: String| DeviceError::Config { field, value: value.into(), expected };

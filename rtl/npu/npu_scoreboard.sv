@@ -1,7 +1,7 @@
 // Issues the words of a gang to four units, in the order of the program; which gang's word a unit takes, the units' arbiter says. A word is held back while one on another unit, issued before it and not
 // done, meets it: RAW, WAR, WAW by lines of on-chip memory, KV by layer. Words behind a MEMCPY that is not asynchronous wait until it is done.
 //
-// A word is of all contexts of the gang; one for which a unit cannot finish it has no more words, and the others go on.
+// A word is for all contexts of the gang. A context for which a unit cannot finish it has no more words, and the others go on.
 //
 // There is no queue in front of a unit: a word waits for its unit where it is made ready. Queues of four would spare one cycle of a step
 // of SmolLM2's shape, of 2.2 million, by the interpreter's scoreboard. So at most four words are in flight, and the one that waits is

@@ -27,7 +27,7 @@ pub struct Options {
     /// Draw a picture instead of opening a window; needs no display
     #[arg(long, value_name = "FILE.png")]
     png: Option<PathBuf>,
-    /// Of the picture: from one time to another, as 2500..4000, without the rest of what is recorded
+    /// Draw only this span of time, in nanoseconds, as 2500..4000
     #[arg(long, value_name = "NS..NS", requires = "png", value_parser = span)]
     span: Option<Span>,
     /// Workers of the RTL, 4 without it

@@ -32,7 +32,7 @@ pub struct Args {
     /// Write the figures as JSON; '-' is standard output, and the tables go to standard error then
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Shorter and fewer runs: figures of time are rougher, those in cycles stay exact
+    /// Shorter and fewer runs: times are less precise, counts of cycles stay exact
     #[arg(long)]
     quick: bool,
     /// hw-fastpath: queue pairs of the model, 1 to 16, as one device

@@ -69,7 +69,7 @@ pub struct Args {
     /// Seeds take four shapes in turn, one queue pair with one worker and with four, four in as many functions, 16 in four
     #[arg(long, requires = "chaos", conflicts_with_all = ["queues", "functions", "workers"])]
     chaos_shapes: bool,
-    /// Begin no seed after so many seconds, and say where to go on
+    /// Begin no further seed after this many seconds, and print the seed to go on with
     #[arg(long, value_name = "SECONDS", requires = "chaos")]
     chaos_seconds: Option<u64>,
 }
@@ -128,7 +128,7 @@ pub struct Runs {
     #[cfg(not(all(feature = "lm", feature = "rtl")))]
     #[arg(long = "lockstep", hide = true)]
     no_lockstep: bool,
-    /// Hold each instruction of the RTL's NPU to the interpreter as it is done, and name the first that differs
+    /// Compare each instruction of the RTL's NPU with the interpreter when it is done, and name the first that differs
     #[cfg(all(feature = "lm", feature = "rtl"))]
     #[arg(long, requires = "model")]
     lockstep: bool,

@@ -40,7 +40,7 @@ pub struct Args {
     /// Draws among the N most likely tokens; 0 among all
     #[arg(long, value_name = "N", default_value_t = 0)]
     top_k: u32,
-    /// Draws among the most likely tokens that have this share together; 1 among all
+    /// Draws among the most likely tokens that together have this probability; 1 among all
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     top_p: f64,
     /// Draws among the tokens that have this share of the most likely one's probability; 0 among all

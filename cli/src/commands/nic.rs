@@ -19,9 +19,9 @@ use crate::signals::Signals;
 /// The collector of modelled NICs: threads that carry payloads over TCP, from send rings that finishers of rollouts post into.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Store what modelled NICs send, each payload once and in order, until it is ended
+    /// Store what modelled NICs send, each payload once and in order, until you end the command
     Collect {
-        /// Address to listen at; port 0 takes a free one. Whoever reaches it is believed
+        /// Address to listen at; port 0 takes a free one. Every client that reaches it is trusted
         #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7700")]
         listen: String,
         /// Directory with a file for each stream; files that exist are continued

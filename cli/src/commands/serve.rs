@@ -66,14 +66,14 @@ pub struct Args {
     /// Blocks of keys and values, of 32 positions each; by default enough for all slots, at most 1 GiB
     #[arg(long, value_name = "N")]
     kv_blocks: Option<u32>,
-    /// Keeps no keys and values for later requests
+    /// Keep no keys and values for later requests
     #[arg(long)]
     no_prefix_cache: bool,
     /// Workers of the rtl; by default as many as it is built with
     #[arg(long, value_name = "N")]
     workers: Option<u32>,
-    /// Where the memory lies that host and device share, and in which pages: words apart by '+', as `doorbell doctor` has them; by
-    /// default the system decides
+    /// Where the memory lies that host and device share, and in which pages: words joined by '+', which `doorbell doctor` lists;
+    /// by default the system decides
     #[arg(long, value_name = "WORDS")]
     memory: Option<Placement>,
     /// Tokens between looks at an answer that is streamed or has stops
@@ -88,7 +88,7 @@ pub struct Args {
     /// Key that clients have to send (Authorization: Bearer KEY); by default that of DOORBELL_API_KEY, if that is set
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
-    /// Requests that may wait for room; what comes beyond is answered with 429
+    /// Requests that may wait for room; further ones are answered with 429
     #[arg(long, value_name = "N", default_value_t = 4096)]
     max_waiting: usize,
     /// Connections at a time; others wait

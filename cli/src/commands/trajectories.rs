@@ -29,7 +29,7 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Read every record, and tell each that is damaged with file, offset and number
+    /// Read every record, and report each damaged one with file, offset and number
     Verify {
         /// The directory of the log
         directory: PathBuf,

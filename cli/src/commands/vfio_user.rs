@@ -40,7 +40,8 @@ pub struct Args {
     /// Serve an rtl that runs language models (engine 1); the golden model always does
     #[arg(long)]
     language: bool,
-    /// Stop at the Nth write of this register, by any client, until Enter: whoever wrote waits, and the device's clock stands. The cycle is told
+    /// Stop at the Nth write of this register, by any client, until you press Enter: the client that wrote waits, and the device's clock stops.
+    /// The cycle is printed
     #[arg(long, value_name = "REGISTER[:N]", value_parser = stop::parse)]
     stop: Option<stop::Stop>,
     /// Record a waveform of the rtl to this file, and end 2,000 cycles after the stop

@@ -24,7 +24,7 @@ pub struct Args {
     /// Draw a picture of it too, grouped as `cargo xtask wave` shows it in GTKWave; needs no display. For 4 workers
     #[arg(long, value_name = "FILE.png", conflicts_with = "workers")]
     png: Option<PathBuf>,
-    /// Of the picture: from one time to another, as 2500..4000, without the rest of what is recorded
+    /// Draw only this span of time, in nanoseconds, as 2500..4000
     #[arg(long, value_name = "NS..NS", requires = "png", value_parser = span)]
     span: Option<(u64, u64)>,
     /// Workers of the RTL

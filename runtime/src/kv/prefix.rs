@@ -1,10 +1,10 @@
 //! Prefixes: the prompts of groups, shared within a group and, if wanted, across requests.
 //!
-//! All of it belongs to one thread, the one that admits. Nothing behind the constructor allocates, waits or calls the
-//! system.
+//! All of it belongs to one thread, the one that admits. After the constructor nothing allocates, waits or makes a
+//! system call.
 //!
-//! **The promise.** A group is admitted only if every block that it may come to need can be had: `committed` counts the
-//! blocks in use, but for cold ones, and those promised, and never exceeds what the arena can give. Cold blocks are
+//! **The promise.** A group is admitted only if every block that it may need is available: `committed` counts the
+//! blocks in use, except cold ones, and those promised, and never exceeds the size of the arena. Cold blocks are
 //! evicted at admission, so that the free ones always cover what is promised; to append never evicts and never fails.
 
 use std::num::NonZeroU32;
@@ -51,7 +51,7 @@ pub enum AnswerStart {
     SamePage,
 }
 
-/// What prefix tables are to be.
+/// How prefix tables are set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixConfig {
     /// Blocks of the arena.

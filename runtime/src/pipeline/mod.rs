@@ -72,13 +72,13 @@ use versions::{Publishes, Versions};
 
 /// Completions taken at a time.
 const POLL: usize = 256;
-/// Requests of other threads, of a kind, that are answered in a turn: they must not keep it from the device.
+/// How many requests of each kind from other threads a turn answers at most: they must not keep it from the device.
 const ASKS_PER_TURN: usize = 16;
-/// Failed rollouts of which more than the number is kept.
+/// Number of failed rollouts whose details are kept.
 const FAILURES: usize = 64;
 /// Idle turns between two looks at the clock.
 const IDLE_TURNS: u32 = 1024;
-/// How long the hot thread sleeps at a time while it waits for others than the device too, and while it does not.
+/// How long the hot thread sleeps at a time: while it also waits for others than the device, and while it waits only for the device.
 const SHORT_SLEEP: Duration = Duration::from_micros(200);
 const LONG_SLEEP: Duration = Duration::from_millis(10);
 
@@ -116,7 +116,7 @@ impl Parts {
     /// that judges read. Any of the fields may be replaced after.
     ///
     /// # Errors
-    /// `Kv` if the arena cannot be.
+    /// `Kv` if the arena cannot be made.
     pub fn sized(
         options: &Options,
         device: Box<dyn Device>,
@@ -184,7 +184,7 @@ pub struct Ends {
     pub device: Box<dyn Device>,
     /// The reward stage, to be shut down.
     pub rewards: Box<dyn RewardStage>,
-    /// The writer, to be finished: it says what it failed of.
+    /// The writer, to be finished: it returns why it failed, if it did.
     pub trajectories: Box<dyn TrajectoryStage>,
 }
 
@@ -207,7 +207,7 @@ pub struct Pipeline {
     versions: Versions,
     /// Of engine 1.
     language: Option<Sequences>,
-    /// Those who may publish versions.
+    /// The handles that may publish versions.
     publishers: Vec<Publishes>,
     /// Groups that take an entry of a queue pair, by queue pair, and all together.
     entries: Box<[u32]>,
@@ -241,7 +241,7 @@ pub struct Pipeline {
     gate: Gate,
     /// Whether some were aborted that may wait at the gate.
     aborted_at_gate: bool,
-    /// Those who may ask for aborts.
+    /// The handles that may ask for aborts.
     askers: Vec<Asker>,
     /// Whose turn it is among them, and among those who publish.
     next_asker: usize,
@@ -271,7 +271,7 @@ impl Pipeline {
     /// A pipeline without rollouts. Everything that it will need is allocated here.
     ///
     /// # Errors
-    /// `Options` for a value that cannot be.
+    /// `Options` for an invalid value.
     pub fn new(options: Options, parts: Parts) -> Result<Pipeline, RuntimeError> {
         options.check()?;
         let slots = options.slots;
@@ -401,7 +401,7 @@ impl Pipeline {
         }
     }
 
-    /// Reads what the device's workers did, for somebody who looks.
+    /// Reads the counters of the device's workers, for other threads to read.
     #[cold]
     fn show_workers(&mut self) -> Result<(), RuntimeError> {
         let workers = self.device.worker_counters()?;
@@ -409,7 +409,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Sleeps until the device interrupts, or for so long as others may be waited for, who do not: judges, the writer, the source,
+    /// Sleeps until the device interrupts, or for a limited time, because others cannot interrupt: judges, the writer, the source,
     /// and threads with something to abort or to publish.
     #[cold]
     fn sleep(&mut self) -> Result<(), RuntimeError> {
@@ -515,7 +515,7 @@ impl Pipeline {
         self.kv.counts()
     }
 
-    /// What the pipeline worked with and others may want to end in their own way.
+    /// The parts that the pipeline worked with, for the caller to shut down.
     pub fn into_ends(self) -> Ends {
         Ends { device: self.device, rewards: self.rewards, trajectories: self.trajectories }
     }
@@ -529,8 +529,8 @@ impl Pipeline {
         }
     }
 
-    /// Moves a rollout along an edge, and what is counted with it. Where it is called the edge is known: inline, nothing
-    /// of the choice of the edge is left.
+    /// Moves a rollout along an edge, and updates the counts. Each caller passes a constant edge, so that inlining
+    /// removes the choice of the edge.
     #[inline(always)]
     fn advance(&mut self, id: RolloutId, from: State, to: State) -> Result<&mut Life, TransitionError> {
         let life = self.lives.advance(id, from, to)?;
@@ -558,7 +558,8 @@ impl Pipeline {
         self.metrics.counters.hot.credit_stalls[stage as usize].add(1);
     }
 
-    /// Gives up once nothing has moved for `patience` (R15), on the device either: one DECODE may take long, and gives its tokens meanwhile.
+    /// Gives up once nothing has moved for `patience` (R15), neither here nor on the device: one DECODE may take long, and its tokens count
+    /// as progress.
     #[inline]
     fn note_idle(&mut self, moved: bool) -> Result<(), RuntimeError> {
         if moved {

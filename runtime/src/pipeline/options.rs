@@ -33,8 +33,8 @@ pub enum Scoring {
     Resident,
 }
 
-/// Rollouts that a stage may hold before admission waits. They gate admission alone: what has been admitted moves on
-/// whatever they say.
+/// Rollouts that a stage may hold before admission waits. They limit only admission: an admitted rollout moves on,
+/// whatever they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits([u32; State::ALL.len()]);
 
@@ -81,7 +81,7 @@ pub struct Options {
     pub credits: Credits,
     /// Descriptors in flight on the device at most; 0 is as many as its queue takes.
     pub in_flight: usize,
-    /// Descriptors that are worth a doorbell while the device has enough to do.
+    /// Descriptors that must be ready before the doorbell is rung, while the device has enough to do.
     pub window: usize,
     /// Every how many rollouts one is aborted as soon as it decodes, to exercise aborts; 0 is none.
     pub abort_every: u32,
@@ -100,7 +100,7 @@ pub struct Options {
     pub sleeps: bool,
     /// How often an answer is judged anew, by another judge where there is one, before its rollout fails.
     pub judge_retries: u32,
-    /// Rollouts that may fail before the run ends with an error; `None` lets all that do.
+    /// Rollouts that may fail before the run ends with an error; `None` is any number.
     pub max_failures: Option<u64>,
     /// How long the run may go on without anything moving (R15): no submission, completion, verdict or stored answer, and on the device no
     /// token. While answers are with judges, [`RewardStage::deadline`](super::RewardStage::deadline) is added. A PREFILL moves once, at its end.
@@ -220,7 +220,7 @@ impl Options {
     /// Checks every value, as [`Pipeline::new`](super::Pipeline::new) does.
     ///
     /// # Errors
-    /// `Options` for a value that cannot be.
+    /// `Options` for an invalid value.
     pub fn check(&self) -> Result<(), RuntimeError> {
         let bad = |field, value: u64, expected: String| Err(RuntimeError::Options { field, value, expected });
         if self.group == 0 {

@@ -9,7 +9,7 @@ use super::{Options, RuntimeError};
 pub enum Next<'a> {
     /// A request, which is to be admitted next.
     Request(&'a Request),
-    /// The same of a request that asks for something of its own.
+    /// The same, for a request with terms of its own.
     Asks(&'a Request, Terms),
     /// None now: the source is to be asked again.
     Nothing,
@@ -113,7 +113,7 @@ pub trait Source {
     fn admitted(&mut self, number: u64);
 }
 
-/// The requests of a slice, some times over.
+/// The requests of a slice, one or several times over.
 #[derive(Clone, Debug)]
 pub struct Feed<'a> {
     requests: &'a [Request],

@@ -1,7 +1,8 @@
 //! Versions of the policy (R18 to R22): publishing one under load, and which one a rollout decodes under.
 //!
-//! The host knows which version lies in which slot of the device, as it alone publishes, and counts who names each. So it sends
-//! a POLICY only once nothing in flight names the version that is replaced, and no descriptor that it knows to be refused.
+//! Only the host publishes, so it knows which version lies in which slot of the device, and it counts the descriptors that name
+//! each. So it sends a POLICY only once nothing in flight names the version that is replaced, and sends no descriptor that it
+//! knows would be refused.
 
 use doorbell_contract::{
     ErrorCode, HwCompletion, HwDesc, HwImage, HwPolicy, PREFIX_NONE, PolicyMode, SlotState, Status,
@@ -33,7 +34,7 @@ pub enum PublishAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishRefusal {
-    /// The device knows version 0 alone.
+    /// The device knows only version 0.
     #[error("the device has no versions of the policy (CAP_POLICY_SLOTS)")]
     Unsupported,
     /// Versions count upwards, modulo 2^16, and by less than 2^15 (R22).

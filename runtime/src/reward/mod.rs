@@ -1,4 +1,4 @@
-//! Scores of rollouts, by threads of their own.
+//! Scores rollouts, on threads of their own.
 //!
 //! The hot thread posts a [`Request`] for each answer that reached a checkpoint or its end to a [`Pool`] of [`Judge`]s,
 //! and later collects what was [`Judged`]. Neither waits for the other: a slow judge delays its own verdicts only. See
@@ -134,14 +134,14 @@ pub trait Judge: Send {
     ///
     /// After a panic the judge is dropped and another one made in its place; the answer is given to another judge.
     ///
-    /// The answer of a rollout that was aborted meanwhile may hold tokens of another one; the verdict is dropped then.
+    /// If a rollout was aborted meanwhile, its answer may hold tokens of another rollout; the verdict is then dropped.
     ///
     /// # Errors
     /// What kept it from a verdict: the answer is given to another judge.
     fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError>;
 
-    /// Answers that it takes at a time, at most: as many as wait. The deadline is that of all of them together. A group that is
-    /// judged as one comes whole, and alone, whatever is said here. Asked once, when the judge is made.
+    /// Most answers that it takes at a time; it gets as many as wait. The deadline is for all of them together. A group that is
+    /// judged as one comes as a whole and by itself, whatever this returns. Asked once, when the judge is made.
     fn batch(&self) -> usize {
         1
     }
@@ -169,7 +169,7 @@ impl<J: Judge + ?Sized> Judge for Box<J> {
     }
 }
 
-/// An answer for a judge: all of it but its tokens, which stay where the device put them.
+/// An answer for a judge, without its tokens, which stay where the device put them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Names the request ([`Tickets`]).
@@ -207,10 +207,10 @@ pub struct Request {
     pub moment: Moment,
     /// `result` of the completion.
     pub digest: u32,
-    /// Who has failed to judge it, and should not have it again while there is another: then it is judged alone, too.
+    /// The judge that failed at it, which should not get it again while there is another one. It is then also judged by itself.
     pub avoid: Option<u32>,
-    /// Answers that are judged in one call: of the first of a group that is posted as one all of them, of those behind it 0. 1 is
-    /// an answer by itself.
+    /// Answers that are judged in one call: for the first of a group that is posted as one, their number; for the others of it,
+    /// 0. 1 is an answer by itself.
     pub together: u32,
 }
 
@@ -245,7 +245,7 @@ pub enum JudgeFailure {
     /// There is no such token region or prompt, or the answer does not lie in it.
     #[error("its tokens cannot be read: shard, offset or length lie outside the token regions")]
     Tokens,
-    /// The segment's tokens do not have the digest that the completion told.
+    /// The segment's tokens do not have the digest in the completion.
     #[error("its tokens are not those that the device completed: the digest differs")]
     Digest,
     /// The judge is gone, and none could be made in its place.
@@ -299,8 +299,8 @@ pub enum JudgeFault {
         /// What was said.
         message: String,
     },
-    /// Its thread panicked elsewhere than in a call that scores, as one does that drops what a panic carried and panics at that. What was given
-    /// to it goes to another judge.
+    /// Its thread panicked outside a call that scores, for example while it dropped the payload of a panic. What was given to it goes to
+    /// another judge.
     #[error("judge {judge} is gone: its thread panicked outside an answer: {message}")]
     Died {
         /// Which.

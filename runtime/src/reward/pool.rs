@@ -27,14 +27,14 @@ pub struct PoolOptions {
     /// Whether each segment must have the digest that its completion tells, before it is judged: then no judge ever
     /// scores tokens other than those that the device completed. Costs about a nanosecond per token.
     pub check_digest: bool,
-    /// How long a judge may be at an answer, or at a batch of them. Whoever misses it fails that answer and is left
-    /// behind with its thread, which nothing can end; another judge takes its place. With `None` it
-    /// is waited for until the [patience](crate::pipeline::Options::patience) of the pipeline ends the run.
+    /// How long a judge may take for an answer, or for a batch of them. A judge that misses it fails that answer,
+    /// and is left behind with its thread, which nothing can end; another judge takes its place. With `None` the
+    /// pool waits until the [patience](crate::pipeline::Options::patience) of the pipeline ends the run.
     pub deadline: Option<Duration>,
     /// How long making a judge may take, when the pool is started and when one takes the place of another. `None` is as long as
-    /// `deadline`. What the factory does not come to the end of in time is left behind; until it does, no other judge is made.
+    /// `deadline`. A factory call that does not end in time is left behind; until it ends, no other judge is made.
     pub making: Option<Duration>,
-    /// How many judges may be replaced so, all together: each leaves a thread and its memory behind.
+    /// How many judges may be replaced in this way in total: each leaves a thread and its memory behind.
     pub replacements: usize,
 }
 
@@ -56,7 +56,7 @@ impl Default for PoolOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PostError {
-    /// All judges have as many as they may: try again when verdicts have been collected.
+    /// All judges have as many as they may: try again after verdicts have been collected.
     Full(Request),
     /// No judge is left. [`RewardStage::shutdown`] tells how.
     NoJudges(Request),
@@ -80,10 +80,10 @@ pub enum PoolError {
     /// No judges.
     #[error("a pool needs at least 1 judge")]
     NoJudges,
-    /// A deadline that everybody misses.
+    /// A deadline of 0, which every judge misses.
     #[error("the judges' deadline is 0; give one of at least a millisecond, or none")]
     Deadline,
-    /// A capacity that cannot be.
+    /// An invalid capacity.
     #[error("a judge cannot have {0} requests; give 1 to 2^24")]
     Capacity(usize),
     /// A thread.

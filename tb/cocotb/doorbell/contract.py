@@ -117,7 +117,7 @@ class HwDesc(Record):
     kv_offset: int = 0
     """bytes into the KV region; engine 1: where its sequence lies (rule R26), a multiple of 64"""
     delta_offset: int = 0
-    """bytes into the token region: where the tokens (u32 each) go, or with REWARD are; a multiple of 4; POLICY: where its block lies, a multiple of 64"""
+    """bytes into the token region: where the device writes the tokens (u32 each); REWARD: where they are; a multiple of 4; POLICY: where its block lies, a multiple of 64"""
     seq_len: int = 0
     """prompt plus tokens generated so far"""
     max_tokens: int = 0
@@ -189,7 +189,7 @@ class HwPolicy(Record):
     LAYOUT = Struct("<HHIII")
 
     version: int = 0
-    """version; that of the descriptor, else BAD_POLICY"""
+    """must equal the descriptor's version, else BAD_POLICY"""
     model_id: int = 0
     """engine that it is for; that of the descriptor, else BAD_POLICY"""
     salt: int = 0
@@ -220,7 +220,7 @@ class HwImage(Record):
     image_check: int = 0
     """check of the image, as its header has it"""
     vocabulary: int = 0
-    """tokens that there are, as the image's header has it"""
+    """number of tokens, as in the image's header"""
     positions: int = 0
     """longest sequence, as the image's header has it"""
     block_lines: int = 0
@@ -265,7 +265,7 @@ class HwSequence(Record):
     top_k: int = 0
     """draws among the tokens whose logit is at least the k-th largest (CAPABILITY.TRUNCATION); 0: among all"""
     top_p: int = 0
-    """draws among the most likely tokens that have this share together, in 2^-16, at most 0xFFFF (CAPABILITY.TRUNCATION); 0: among all"""
+    """draws among the most likely tokens whose probabilities add up to this share, in 2^-16, at most 0xFFFF (CAPABILITY.TRUNCATION); 0: among all"""
     min_p: int = 0
     """draws among the tokens at most this far below the most likely one, a power of 2 with 10 fraction bits (CAPABILITY.TRUNCATION); 0: among all"""
     reserved_0: int = 0
@@ -513,7 +513,7 @@ class CompletionFlags(IntFlag):
     REJECTED = 1 << 1
     """RESIDENT: ended by its score"""
     NO_ECHO = 1 << 2
-    """nothing of the slot could be trusted: no field echoes it, and result is its SQ index"""
+    """the device could trust nothing in the slot: no field echoes it, and `result` is the SQ index"""
     GROUP_DONE = 1 << 3
     """the last member of its group has ended with this completion (rule R17); asks for an interrupt"""
 
@@ -629,7 +629,7 @@ class Reg:
     WAIT_STATES = Register("WAIT_STATES", 0x0_0010, 0x0000, 0x0000)
     """cfg: [15:0] cycles to wait before each token; other bits are ignored and read 0"""
     MESSAGES_PENDING = Register("MESSAGES_PENDING", 0x0_0014, 0x0000, 0x0000)
-    """ro: [15:0] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long"""
+    """ro: [15:0] vectors, by queue pair, that have fired and whose message is not sent yet; a masked vector stays here"""
     BUS_TIMEOUT = Register("BUS_TIMEOUT", 0x0_003C, 0x0000, 0x0000)
     """cfg: cycles after which an access that the bus has not answered makes its queue pair dead (rule R24); 0: never. Without CAPABILITY.WATCHDOG: SLVERR"""
     CAP_WORKERS = Register("CAP_WORKERS", 0x0_0040, 0x0000, 0x0000)
@@ -649,11 +649,11 @@ class Reg:
     CAP_GROUPS = Register("CAP_GROUPS", 0x0_005C, 0x0000, 0x0000)
     """ro: groups that a queue pair may have at a time (rule R17); 0: none, and a PREFILL that would open one answers GROUP_FULL"""
     CAP_POLICY_SLOTS = Register("CAP_POLICY_SLOTS", 0x0_0060, 0x0000, 0x0000)
-    """ro: versions of the policy that a function may have resident (rule R18); 0: version 0 alone, and the slots' registers answer SLVERR"""
+    """ro: versions of the policy that a function may have resident (rule R18); 0: only version 0, and the slots' registers answer SLVERR"""
     CAP_TICK_HZ = Register("CAP_TICK_HZ", 0x0_0064, 0x0000, 0x0000)
     """ro: ticks of the device's clock in a second, as whoever built it says; 0: they are of no fixed length"""
     FN_WORKERS = Register("FN_WORKERS", 0x0_0400, 0x0040, 0x0000)
-    """cfg: workers that the function's descriptors may run on, a bit each; resets to all; those that were not built are ignored and read 0 (none left: SLVERR). A device of more than 32 runs as many of a queue pair at a time as bits are set, and all when all are"""
+    """cfg: workers that the function's descriptors may run on, a bit each; resets to all; those that were not built are ignored and read 0 (none left: SLVERR). On a device with more than 32 workers, the number of bits set is how many descriptors of a queue pair run at a time; all bits set means no limit"""
     WINDOW_0_BASE_LO = Register("WINDOW_0_BASE_LO", 0x0_0410, 0x0040, 0x0000)
     """cfg: window 0: bus address of its first byte; low half"""
     WINDOW_0_BASE_HI = Register("WINDOW_0_BASE_HI", 0x0_0414, 0x0040, 0x0000)

@@ -60,7 +60,7 @@ pub struct Args {
     /// Decides what is drawn
     #[arg(long, default_value_t = 0)]
     seed: u32,
-    /// Put a fault into the last device that takes one, to see the stories part: as `compare --inject` has them
+    /// Put a fault into the last device that takes one, to see the stories diverge; the faults are those of `compare --inject`
     #[arg(long, value_name = "FAULT")]
     inject: Option<String>,
     /// Write what was compared as JSON; '-' is standard output, and the story goes to standard error then

@@ -72,7 +72,7 @@ pub struct Args {
     /// answer, which rules compare with, and the most tokens may be left out
     #[arg(long, value_name = "FILE", requires = "model", conflicts_with = "trace")]
     prompts: Option<PathBuf>,
-    /// Most tokens of an answer, where the line of its prompt says nothing
+    /// Most tokens of an answer, if the line of its prompt does not say
     #[arg(long, value_name = "N", default_value = "256", requires = "prompts")]
     max_tokens: NonZeroU32,
     /// Take the prompts as they stand, not as chats
@@ -81,7 +81,7 @@ pub struct Args {
     /// How freely the language model's tokens are drawn; 0 takes the most likely one each time
     #[arg(long, value_name = "T", default_value_t = 1.0, requires = "model")]
     temperature: f64,
-    /// Positions of a prompt that one PREFILL makes at most; 0 makes all in one
+    /// Most positions of a prompt that one PREFILL computes; 0 is no limit
     #[arg(long, value_name = "TOKENS", default_value_t = 0, requires = "model")]
     prefill_tokens: u32,
     /// Host memory for swapping, in KV blocks: a rollout that waits at a checkpoint may be swapped out when a request needs blocks, and resumes in other blocks
@@ -123,8 +123,8 @@ pub struct Args {
     /// Threads that judge; 0 judges on the hot thread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(..=4096))]
     judges: u16,
-    /// Let the final answers of a group wait for each other, and one judge have them in one call; trajectories tell what each
-    /// is worth in its group
+    /// Judge the final answers of a group together, in one call of one judge; trajectories then have the group's mean and
+    /// each answer's advantage
     #[arg(long)]
     judge_group: bool,
     /// Publish another version of the policy each time that this many rollouts have ended; 0 is never
@@ -140,15 +140,15 @@ pub struct Args {
     /// Ask the device for the log-probability of each token, and store them with the trajectories
     #[arg(long)]
     logprobs: bool,
-    /// How long a judge may be at one answer, in milliseconds: then another judge gets it, and another thread takes the
-    /// judge's place; by default 30 seconds beyond --judge-delay. 0 is no deadline: then a run in which nothing moves for a minute ends
+    /// How long a judge may take for one answer, in milliseconds: after that another judge gets it, and another thread
+    /// replaces the judge; by default 30 seconds beyond --judge-delay. 0 is no deadline: then a run in which nothing moves for a minute ends
     #[arg(long, value_name = "MS")]
     judge_deadline: Option<u64>,
     /// Rollouts that may fail before the run ends with code 1; by default any number, if not all
     #[arg(long, value_name = "N")]
     max_failures: Option<u64>,
-    /// Let judges break, to see what becomes of it: panic:1% or error:1% at that share of the rollouts, as the seed
-    /// decides, hang:N judge N for ever at its first answer; can be given several times
+    /// Let judges fail on purpose: panic:1% or error:1% fails at that share of the rollouts, which the seed
+    /// chooses; hang:N hangs judge N forever at its first answer; can be given several times
     #[arg(long, value_name = "FAULT")]
     inject_judge: Vec<inject::Fault>,
     /// Let every judge take this much longer for an answer, in microseconds
@@ -205,12 +205,12 @@ pub struct Args {
     /// interrupts it, and a simulated device has a thread of its own
     #[arg(long, value_name = "HOW", default_value = "poll", conflicts_with = "strict")]
     wait: Wait,
-    /// With --wait sleep, what interrupts besides errors and ends of groups: so many completions, 0 for no number of them, and
-    /// after a colon the ticks after which the first one does, as 8:1000; by default each completion
+    /// With --wait sleep, when the device interrupts, besides errors and ends of groups: after COUNT completions (0: never),
+    /// or TICKS ticks after the first of them, as 8:1000; by default at each completion
     #[arg(long, value_name = "COUNT[:TICKS]", value_parser = coalescing)]
     coalesce: Option<(u32, u32)>,
-    /// Where the memory lies that host and device share (rings, tokens, arenas), and in which pages: words apart by '+', as
-    /// transparent+near+locked, which `doorbell doctor` explains; by default the system decides
+    /// Where the memory lies that host and device share (rings, tokens, arenas), and in which pages: words joined by '+',
+    /// as transparent+near+locked, which `doorbell doctor` explains; by default the system decides
     #[arg(long, value_name = "WORDS")]
     memory: Option<Placement>,
     /// Slots of the queues, a power of two
@@ -222,7 +222,7 @@ pub struct Args {
     /// Carry each trajectory to `doorbell nic collect` at this address too, by a modelled NIC: the bytes of the record that --store has
     #[arg(long, value_name = "HOST:PORT")]
     nic: Option<String>,
-    /// Count a trajectory as stored once the system has it, instead of once the disk has it
+    /// Count a trajectory as stored once the operating system has it, instead of once the disk has it
     #[arg(long)]
     no_sync: bool,
     /// Write the events as a trace for ui.perfetto.dev
