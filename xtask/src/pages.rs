@@ -174,11 +174,13 @@ fn anchor(heading: &str) -> String {
     kept.map(|letter| if letter == ' ' { '-' } else { letter }).collect()
 }
 
-/// The anchors of a page; the second heading of the same text gets `-1`, and so on.
+/// The anchors of a page: those that it sets itself, and those of its headings. The second heading of the same text gets `-1`, and so on.
 fn anchors(text: &str) -> Vec<String> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let mut out = Vec::new();
     for line in text.lines() {
+        let set = line.split("<a id=\"").skip(1);
+        out.extend(set.filter_map(|rest| Some(rest.split_once("\"></a>")?.0.to_owned())));
         let Some(heading) = line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#'))
         else {
             continue;
@@ -217,6 +219,18 @@ fn every_link_leads_to_a_file_and_to_a_heading_of_it() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_rule_has_a_row_with_its_title_and_an_anchor() {
+    let page = read("docs/contract.md");
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| [R")).collect();
+    assert_eq!(rows.len(), 28);
+    for (number, row) in (1..).zip(rows) {
+        let title = row.split(" | ").nth(1).unwrap();
+        assert!(row.starts_with(&format!("| [R{number}](#r{number}) |")), "{row}");
+        assert!(page.contains(&format!("\n- <a id=\"r{number}\"></a>**R{number} {title}.**")), "{row}");
+    }
 }
 
 #[test]
@@ -348,8 +362,8 @@ fn plain_pages_stay_plain() {
 
 #[test]
 fn anchors_are_those_that_readers_click() {
-    let text = "# One\n## `make` and *all*\n## A queue pair's end, [linked](x.md)\n## One\ntext\n";
-    assert_eq!(anchors(text), ["one", "make-and-all", "a-queue-pairs-end-linked", "one-1"]);
+    let text = "# One\n## `make` and *all*\n## A queue pair's end, [linked](x.md)\n## One\n- <a id=\"r1\"></a>text\n";
+    assert_eq!(anchors(text), ["one", "make-and-all", "a-queue-pairs-end-linked", "one-1", "r1"]);
     assert_eq!(target("docs/labs/README.md", "../life.md"), Path::new("docs/life.md"));
     assert_eq!(links("[a](b.md#c) `[d](e.md)` [f](https://g) [h](#i)\n\n    [j](k.md)\n"), ["b.md#c", "#i"]);
 }
