@@ -47,6 +47,7 @@ const PLAIN: &[&str] = &[
     "docs/guide/questions.md",
     "docs/guide/rollouts.md",
     "docs/guide/ten-minutes.md",
+    "docs/hardware.md",
     "docs/hot-path.md",
     "docs/integration.md",
     "docs/introduction.md",
