@@ -1,4 +1,4 @@
-// The device: wiring only. docs/architecture.md follows a descriptor through it.
+// The device: wiring only. docs/hardware.md follows a descriptor through it.
 module rl_runtime_top
   import desc_pkg::*;
   import core_pkg::*;
