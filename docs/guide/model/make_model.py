@@ -4,9 +4,18 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
-from safetensors.numpy import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+try:
+    import numpy as np
+    from safetensors.numpy import save_file
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+except ModuleNotFoundError as missing:
+    sys.exit(
+        f"make_model.py: the Python package {missing.name} is missing; "
+        "install what the script needs: python3 -m pip install numpy safetensors tokenizers"
+    )
+
+if len(sys.argv) != 2:
+    sys.exit("usage: make_model.py DIR")
 
 WIDTH, LAYERS, HEADS, KV_HEADS, HEAD, HIDDEN, VOCABULARY = 64, 2, 2, 1, 32, 128, 320
 
