@@ -15,6 +15,8 @@
 mod cache;
 #[path = "build/inputs.rs"]
 mod inputs;
+#[path = "build/module.rs"]
+mod module;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
@@ -433,7 +435,7 @@ fn compile(
                 scope.spawn(move || {
                     // What is done to Verilator's text below is part of what is made.
                     let mut key = tools.clone().text(format!("{:?}", verilator.command(model)));
-                    for script in ["build.rs", "build/inputs.rs", "rtl/watched.vlt"] {
+                    for script in ["build.rs", "build/inputs.rs", "build/module.rs", "rtl/watched.vlt"] {
                         key = key.file(&manifest_dir().join(script))?;
                     }
                     for source in &model.sources {
@@ -524,20 +526,34 @@ fn tune(files: &[PathBuf], directory: &Path, prefix: &str) -> Result<(), String>
         texts.iter().enumerate().find_map(|(at, text)| Some((at, shorten_evaluation(text, prefix, clocks)?)))
     });
     let step = shorten_step(&read(&top)?, prefix);
+    let mut is_known = false;
     if let (Some((at, text)), Some(step)) = (evaluation, step) {
         texts[at] = text;
         write(&top, step)?;
         inputs::leave_to_inputs(&mut texts);
+        is_known = true;
     } else if squeezed.iter().any(|text| text.contains(EDGE)) {
         println!(
             "cargo::warning={prefix}: this Verilator writes an evaluation that cosim/build.rs does not know, so the simulation takes \
              about a half longer"
         );
     }
-    files
-        .iter()
-        .zip(texts)
-        .try_for_each(|(file, text)| write(file, sign_bytes(&mark_seldom(&leave_unset(&text)))))
+    for text in &mut texts {
+        *text = sign_bytes(&mark_seldom(&leave_unset(text)));
+    }
+    // There is no tracing where the program is a module of WebAssembly.
+    if is_known && !traces() {
+        match module::place(&mut texts, &read(&top)?, prefix) {
+            Some(text) => write(&top, text)?,
+            None => println!(
+                "cargo::warning={prefix}: this Verilator writes a model that cosim/build.rs cannot place, so the simulation takes about a fifth longer"
+            ),
+        }
+        for text in &mut texts {
+            *text = module::fail_elsewhere(text);
+        }
+    }
+    files.iter().zip(texts).try_for_each(|(file, text)| write(file, text))
 }
 
 /// Around each evaluation Verilator asks whether it is the first, and empties a queue of what its threads had to say: this model

@@ -87,7 +87,7 @@ fn statements(body: &str) -> Vec<&str> {
 }
 
 /// What stands between the bracket that `text` begins with and its partner.
-fn enclosed(text: &str, open: char, close: char) -> Option<&str> {
+pub fn enclosed(text: &str, open: char, close: char) -> Option<&str> {
     let (mut depth, mut quoted, mut escaped) = (0, false, false);
     for (at, c) in text.char_indices() {
         match c {

@@ -79,6 +79,13 @@ void vl_stop(const char*, int, const char*) VL_MT_UNSAFE {
     if (doorbell::active_log != nullptr) doorbell::active_log->stopped = true;
 }
 
+// The same where the evaluation does not go on.
+void doorbell_stop() {
+    if (doorbell::active_log != nullptr) throw doorbell::active_log->assertion();
+    vl_fatal("", 0, "", "assertion failed");
+    __builtin_unreachable();
+}
+
 void vl_finish(const char* file, int line, const char* scope) VL_MT_UNSAFE {
     doorbell::append("$finish");
     vl_stop(file, line, scope);

@@ -3,6 +3,7 @@
 mod view;
 
 use std::fmt::Write as _;
+use std::ops::{Deref, DerefMut};
 
 use doorbell_checkpoint::text::{Stream, Text, TextError};
 use doorbell_contract::{
@@ -126,7 +127,7 @@ pub struct Tab {
     version: Version,
     published: Published,
     text: Text,
-    driver: Driver<RtlPlatform>,
+    driver: Only,
     tokens: TokenRegion,
     regions: LanguageRegions,
     seen: Seen,
@@ -157,7 +158,7 @@ impl Tab {
         let published = Published::new(image.to_bytes(), &image.about.ends)?;
         let version = Version { model: image.model.clone(), ends: image.about.ends.clone() };
         let seen = Seen::default();
-        let driver = device(&published, image.model.shape.context, &seen)?;
+        let driver = Only(Some(device(&published, image.model.shape.context, &seen)?));
         let (tokens, regions) = regions_of(&driver)?;
         let mut tab = Self {
             image,
@@ -189,10 +190,11 @@ impl Tab {
     /// broken; the latency stays.
     ///
     /// # Errors
-    /// If the device cannot be made.
+    /// If the device cannot be made; then there is none, and nothing helps but to open the tab anew.
     pub fn reset(&mut self) -> Result<(), TabError> {
         self.seen = Seen::default();
-        self.driver = device(&self.published, self.image.model.shape.context, &self.seen)?;
+        self.driver = Only(None);
+        self.driver = Only(Some(device(&self.published, self.image.model.shape.context, &self.seen)?));
         (self.tokens, self.regions) = regions_of(&self.driver)?;
         (self.answer, self.descriptor, self.completion, self.note) = (None, None, None, None);
         (self.completions, self.registers_at, self.moved) = (0, 0, (0, 0, 0));
@@ -539,6 +541,23 @@ impl Tab {
 
     fn made(&self) -> usize {
         self.answer.as_ref().map_or(0, |answer| answer.tokens.len())
+    }
+}
+
+/// The device: a browser has room for one, so it goes before another is made.
+struct Only(Option<Driver<RtlPlatform>>);
+
+impl Deref for Only {
+    type Target = Driver<RtlPlatform>;
+
+    fn deref(&self) -> &Self::Target {
+        self.0.as_ref().expect("there is a device, unless it could not be made anew")
+    }
+}
+
+impl DerefMut for Only {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.0.as_mut().expect("there is a device, unless it could not be made anew")
     }
 }
 
