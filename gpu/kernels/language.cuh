@@ -310,7 +310,7 @@ class Block : Frame<Team> {
         // Rows of the gate, then the same of what it gates.
         const int32_t up_shift = shift_of(up.exponent, activation.exponent), gate_shift = shift_of(gate.exponent, activation.exponent);
         dots<Team, kQuarters, 2>(
-            stretches, vector(), gate.lines, warp_, gate.rows / kGroups, lane_,
+            stretches, vector(), gate.lines, kGroups, warp_, gate.rows / kGroups, lane_,
             [&](uint32_t task, uint32_t part, uint32_t& bytes) {
               bytes = kGroups * gate.stride();
               return (part == 0 ? gate : up).row(kGroups * task);
@@ -382,7 +382,7 @@ class Block : Frame<Team> {
     } else if (takes) {
       const auto own_row = [&](uint32_t task) { return kBlock * task + kGroups * (lane_ % kQuarters) + lane_ / kQuarters; };
       dots<Team, kQuarters, kQuarters>(
-          stretches, vector(), tokens.lines, warp_, (tokens.rows + kBlock - 1) / kBlock, lane_,
+          stretches, vector(), tokens.lines, kGroups, warp_, (tokens.rows + kBlock - 1) / kBlock, lane_,
           [&](uint32_t task, uint32_t part, uint32_t& bytes) {
             const uint32_t row = kBlock * task + kGroups * part;
             bytes = row < tokens.rows ? min(kGroups, tokens.rows - row) * tokens.stride() : 0;

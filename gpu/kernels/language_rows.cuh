@@ -137,16 +137,17 @@ struct Stretches {
 
 // The sums of kParts times kWarp / kLanes rows of each of a warp's tasks, `first`, `first` + the team's warps, ... below `tasks`, each on all kLanes
 // lanes of its group: from(task, part, bytes) tells where these rows begin, and how many bytes of them there are; begin(task) gives what
-// end(task, sums, that) wants besides, so that it is on its way meanwhile.
+// end(task, sums, that) wants besides, so that it is on its way meanwhile. A part has `groups` rows at most; groups of lanes beyond
+// them add the last row's, which nobody asks for, as behind it lies what another warp's copies write.
 template <typename Team, uint32_t kLanes, uint32_t kParts, typename From, typename Begin, typename End>
-__device__ __forceinline__ void dots(const Stretches& stretches, const Vector& vector, uint32_t lines, uint32_t first, uint32_t tasks,
-                                     uint32_t lane, From from, Begin begin, End end) {
+__device__ __forceinline__ void dots(const Stretches& stretches, const Vector& vector, uint32_t lines, uint32_t groups, uint32_t first,
+                                     uint32_t tasks, uint32_t lane, From from, Begin begin, End end) {
   // Lines that a group reads at a time, and which of them is the lane's.
   constexpr uint32_t kLines = kLanes / kQuarters;
   const uint32_t piece = lane % kLanes, own_line = piece / kQuarters;
   const char* const mantissas = vector.mantissas + 16 * piece;
   const unsigned char* const shifts = vector.shifts + (piece % kQuarters >= 2 ? vector.half : 0) + own_line;
-  const uint32_t own = kLine * lines * (lane / kLanes) + 16 * piece;
+  const uint32_t own = kLine * lines * min(lane / kLanes, groups - 1) + 16 * piece;
   uint32_t number = *stretches.count, coming = first, coming_part = 0, ahead = number;
   __syncwarp();
   // One lane's: the next stretch is on its way.
@@ -259,7 +260,7 @@ __device__ __forceinline__ void multiply(const Stretches& stretches, const Matri
     const uint32_t group = lane / kLanes;
     const auto is = [&](uint32_t task) { return group < at_a_time && at_a_time * task + group < matrix.rows; };
     dots<Team, kLanes, 1>(
-        stretches, vector, matrix.lines, warp, (matrix.rows + at_a_time - 1) / at_a_time, lane,
+        stretches, vector, matrix.lines, at_a_time, warp, (matrix.rows + at_a_time - 1) / at_a_time, lane,
         [&](uint32_t task, uint32_t, uint32_t& bytes) {
           bytes = min(at_a_time, matrix.rows - at_a_time * task) * matrix.stride();
           if (DOORBELL_FAULT(LosesRow)) bytes -= matrix.stride();
