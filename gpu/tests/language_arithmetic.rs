@@ -417,6 +417,18 @@ fn micro_is_the_oracles() {
     }
 }
 
+/// So few that racecheck comes to an end with them: a prompt step by step and by a chunk, and two tokens.
+#[test]
+fn a_few_tokens_are_the_oracles() {
+    let micro = micro();
+    let bytes = micro.to_bytes();
+    for device in Device::all() {
+        let mut random = Random(seed() + 4);
+        let case = case(&mut random, &micro.model.shape, 3, 2);
+        check(&device, &bytes, &micro.model, &case);
+    }
+}
+
 #[test]
 fn models_of_any_shape_are_the_oracles() {
     for device in Device::all() {
