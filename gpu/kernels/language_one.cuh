@@ -18,12 +18,22 @@ struct Word {
   static __device__ __forceinline__ bool is(uint64_t word, uint32_t tag) { return (static_cast<uint32_t>(word) & kTags) == tag; }
 };
 
+// To whom things are dealt: this rank is the `rank`-th of `ranks`, or has none if it is not below that.
+struct Deal {
+  uint32_t rank, ranks;
+
+  // Of so many things the number that are the rank's, and which they are.
+  __device__ __forceinline__ uint32_t own_of(uint32_t all) const { return rank < ranks && all > rank ? (all - rank + ranks - 1) / ranks : 0; }
+  __device__ __forceinline__ uint32_t own(uint32_t k) const { return rank + ranks * k; }
+};
+
 // Where what a step of one has lies, in bytes: in a rank's shared memory, and words in the team's scratch.
 struct OneLayout {
   uint32_t column, activation, nothing, all, warp_plans, own_rows, squares, sizes, turns, queries, query_scales, fresh, mantissas, shifts, tiles, candidates, ring, scores, parts, end;
   uint32_t heads, parts_kept, part_bytes;  // as BatchLayout has them
   uint32_t slots;                          // lines of weights on their way to a warp at a time
   uint32_t rank, ranks;
+  Deal rows;                               // of the residual stream
   char* scratch;
   double inverse_of_width;
   uint64_t input, middle, of_heads, means, products, words_end;
@@ -158,6 +168,7 @@ class One : Frame<Team> {
       own = OneLayout::of<Team>(shared_.shape);
       own.rank = ranks_.rank;
       own.ranks = ranks_.count;
+      own.rows = deal_rows(own.rank, own.ranks);
       own.scratch = scratch;
     }
     Team::sync();
@@ -171,10 +182,20 @@ class One : Frame<Team> {
   __device__ __forceinline__ const Column& column() const { return *at<Column>(at_.column); }
   __device__ __forceinline__ Activation& activation() const { return *at<Activation>(at_.activation); }
   // Of so many things the number that are the rank's, and which they are.
-  __device__ __forceinline__ uint32_t own_of(uint32_t all) const {
-    return all > at_.rank ? (all - at_.rank + at_.ranks - 1) / at_.ranks : 0;
-  }
+  __device__ __forceinline__ uint32_t own_of(uint32_t all) const { return Deal{at_.rank, at_.ranks}.own_of(all); }
   __device__ __forceinline__ uint32_t own(uint32_t k) const { return at_.rank + at_.ranks * k; }
+  // Rows of the residual stream are those of ranks that do not attend, if none of them has more for that: their weights are there when the means are, and who attends has
+  // no room for weights meanwhile.
+  __device__ __forceinline__ Deal deal_rows(uint32_t rank, uint32_t ranks) const {
+    const Shape& shape = shared_.shape;
+    const uint32_t tiles = shape.width / kTileRows, attending = min(shape.kv_heads, ranks), others = ranks - attending;
+    if (others == 0 || (tiles + others - 1) / others != (tiles + ranks - 1) / ranks) return Deal{rank, ranks};
+    return Deal{rank < attending ? others : rank - attending, others};
+  }
+  // A product's tiles of 16 rows.
+  __device__ __forceinline__ Deal deal_of(Product product) const {
+    return product == kOfAttention || product == kOfProduct ? at_.rows : Deal{at_.rank, at_.ranks};
+  }
 
   static __device__ __forceinline__ uint32_t channels_of(const Shape& shape, Product product) {
     return product == kOfAttention ? shape.queries() : product == kOfProduct ? shape.hidden : shape.width;
@@ -187,9 +208,10 @@ class One : Frame<Team> {
     const Product product = static_cast<Product>(lane_);
     const uint32_t rows = product == kOfQueries ? shape.queries() + 2 * shape.keys() : product == kOfGate ? shape.hidden : shape.width;
     const uint32_t lines = (channels_of(shape, product) + kLine - 1) / kLine, of = tiles_together(product);
-    uint32_t all = of * own_of(rows / kTileRows);
+    const Deal deal = deal_of(product);
+    uint32_t all = of * deal.own_of(rows / kTileRows);
     if (DOORBELL_FAULT(SkipsRows) && at_.rank == 1 && all > of) all -= of;
-    at<WarpPlan>(at_.warp_plans)[kWarps * product + warp_] = plan_round(shape, at_.rank, at_.ranks, kMultipliers, warp_, product, lines, all, 0);
+    at<WarpPlan>(at_.warp_plans)[kWarps * product + warp_] = plan_round(shape, deal.rank, deal.ranks, kMultipliers, warp_, product, lines, all, 0);
     if (warp_ == 0) at<uint32_t>(at_.all)[product] = all;
   }
 
@@ -208,8 +230,8 @@ class One : Frame<Team> {
     for (uint32_t k = thread_; k < shape.head_width / 2; k += kThreads) at<uint32_t>(at_.turns)[k] = turns[k];
     const Matrix tokens = matrix(shared_.tokens);
     const int64 scale = tokens.scale(of.token);
-    for (uint32_t k = thread_; k < kTileRows * own_of(shape.width / kTileRows); k += kThreads) {
-      const uint32_t channel = kTileRows * own(k / kTileRows) + k % kTileRows;
+    for (uint32_t k = thread_; k < kTileRows * at_.rows.own_of(shape.width / kTileRows); k += kThreads) {
+      const uint32_t channel = kTileRows * at_.rows.own(k / kTileRows) + k % kTileRows;
       const int32_t x = within(round_shift(static_cast<signed char>(tokens.row(of.token)[channel]) * scale, -(tokens.exponent + kFraction)));
       at<int32_t>(at_.own_rows)[k] = x;
       order::store_relaxed_gpu(words(at_.input) + channel, Word::of(x, 1));
@@ -480,7 +502,7 @@ class One : Frame<Team> {
     for (;;) {
       // What does not depend on the vector.
       const uint32_t slices = round.slices;
-      const uint32_t k = thread_ / kTileRows, row = thread_ % kTileRows, in_rank = first / kOf + k, row_of_all = kTileRows * own(in_rank) + row;
+      const uint32_t k = thread_ / kTileRows, row = thread_ % kTileRows, in_rank = first / kOf + k, row_of_all = kTileRows * deal_of(kProduct).own(in_rank) + row;
       const bool is = k < round.here / kOf;
       uint32_t row_scales[kOf] = {};
       int32_t exponents[kOf] = {}, x = 0;
@@ -538,7 +560,7 @@ class One : Frame<Team> {
       }
       first += round.here;
       if (first >= all) break;
-      round = plan_round(shape, at_.rank, at_.ranks, kMultipliers, warp_, kProduct, (channels_of(shape, kProduct) + kLine - 1) / kLine, all, first);
+      round = plan_round(shape, deal_of(kProduct).rank, deal_of(kProduct).ranks, kMultipliers, warp_, kProduct, (channels_of(shape, kProduct) + kLine - 1) / kLine, all, first);
       if (round.has != 0) bring(tile_of(of_layer, round), 0);
       Team::sync();
     }
