@@ -126,10 +126,15 @@ class One : Frame<Team> {
     for (uint32_t layer = 0; layer < layers; layer++) {
       team.template multiply<kOfQueries>(layer);
       const uint32_t jobs = team.jobs_of_part();
-      if (jobs != 0 && team.blocks() <= team.most_parts()) {
-        attend<true>(ranks, layer);
+      const bool is_single = jobs != 0 && team.blocks() <= team.most_parts(), is_usual = jobs == 1 && team.shared_.shape.head_width == kUsualWidth;
+      if (is_single && is_usual) {
+        attend<true, true>(ranks, layer);
+      } else if (is_single) {
+        attend<true, false>(ranks, layer);
+      } else if (is_usual) {
+        attend<false, true>(ranks, layer);
       } else if (jobs != 0) {
-        attend<false>(ranks, layer);
+        attend<false, false>(ranks, layer);
       }
       team.template multiply<kOfAttention>(layer);
       team.template multiply<kOfGate>(layer);
@@ -590,11 +595,12 @@ class One : Frame<Team> {
   }
 
   // A rank attends with some heads of keys, and the heads of queries that share each: with a block of positions in a part, or, if they are too many, with several. A
-  // function of its own, as its registers are many; what it saves comes back while others wait for the means.
-  template <bool kSingle>
+  // function of its own, as its registers are many; what it saves comes back while others wait for the means. With kUsual the compiler knows that it is one head of keys
+  // of the usual width, and that a warp has all that share it: half of the instructions are quotients and indices otherwise.
+  template <bool kSingle, bool kUsual>
   static __device__ __noinline__ void attend(Ranks& ranks, uint32_t layer) {
     const One team(ranks);
-    team.template attend_own<kSingle>(layer);
+    team.template attend_own<kSingle, kUsual>(layer);
     team.template bring_first<kOfAttention>(layer);
   }
   // Blocks of positions that there are, and heads of queries that share keys.
@@ -608,21 +614,21 @@ class One : Frame<Team> {
     return max(min(kWarps / jobs_of_part(), at_.parts_kept / (own_of(shared_.shape.kv_heads) * group())), 1u);
   }
 
-  template <bool kSingle>
+  template <bool kSingle, bool kUsual>
   __device__ __forceinline__ void attend_own(uint32_t layer) const {
     const Shape& shape = shared_.shape;
-    const uint32_t width = shape.head_width, half_bytes = shape.kv_half(), group = shape.heads / shape.kv_heads, tag = layer + 1;
-    const uint32_t here = own_of(shape.kv_heads), heads = here * group, position = column().position;
+    const uint32_t width = kUsual ? kUsualWidth : shape.head_width, half_bytes = kLine + kBlock * width, group = shape.heads / shape.kv_heads, tag = layer + 1;
+    const uint32_t here = kUsual ? 1 : own_of(shape.kv_heads), heads = here * group, position = column().position;
     const uint32_t parts = kSingle ? position / kBlock + 1 : most_parts();
     char* const of_layer = column().cache + 2ull * shape.kv_heads * half_bytes * layer;
-    const uint32_t fresh_bytes = 2 * width + 16, pieces = (width + kPiece - 1) / kPiece, sets = (group + kTogether - 1) / kTogether;
+    const uint32_t fresh_bytes = 2 * width + 16, pieces = (width + kPiece - 1) / kPiece, sets = kUsual ? 1 : (group + kTogether - 1) / kTogether;
     const uint32_t jobs = here * sets * parts * pieces;
     // Keys and values of a warp's first part come while queries are waited for, but for those of this position.
     uint32_t part = 0, piece = 0, head = 0, number = 0;
     const auto with_of = [&](uint32_t job) {
-      const uint32_t rest = job / here / parts, set = rest % sets * kTogether;
+      const uint32_t rest = kUsual ? 0 : job / here / parts, set = rest % sets * kTogether;
       number = job % here;
-      part = job / here % parts;
+      part = kUsual ? job : job / here % parts;
       piece = rest / sets * kPiece;
       head = group * number + set;
       return Heads{of_layer + 2ull * half_bytes * own(number),
@@ -643,7 +649,7 @@ class One : Frame<Team> {
     }
 #pragma unroll 1
     for (uint32_t job = warp_; job < here * (group + 2); job += kWarps) {
-      const uint32_t that = job / (group + 2), which = job % (group + 2), kv_head = own(that);
+      const uint32_t that = kUsual ? 0 : job / (group + 2), which = kUsual ? job : job % (group + 2), kv_head = own(that);
       const uint32_t of_all = which < group ? kv_head * group + which : shape.heads + (which - group) * shape.kv_heads + kv_head;
       const ulonglong2* const from = reinterpret_cast<const ulonglong2*>(words(at_.of_heads) + width * of_all);
       const ulonglong2* pairs[kPairs];
@@ -684,7 +690,8 @@ class One : Frame<Team> {
     for (uint32_t base = kWarp * warp_; base < heads * width; base += kThreads) {
       const uint32_t that = base / width, channel = base % width + lane_;
       const int32_t mean = mean_by_warp<kSingle>(at<char>(at_.parts) + at_.part_bytes * parts * that, parts, width, channel);
-      order::store_relaxed_gpu(words(at_.means) + (own(that / group) * group + that % group) * width + channel, Word::of(mean, tag));
+      const uint32_t head = kUsual ? own(0) * group + that : own(that / group) * group + that % group;
+      order::store_relaxed_gpu(words(at_.means) + head * width + channel, Word::of(mean, tag));
     }
     // What is newest takes its place in the cache when all warps have read what is there: they read whole blocks. Where means are few, the last warps have none.
 #pragma unroll 1
