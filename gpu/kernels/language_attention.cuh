@@ -341,10 +341,7 @@ __device__ __forceinline__ void attend_together(const Heads& heads, uint32_t pie
         const uint2 by = *reinterpret_cast<const uint2*>(query + at + kBlock * half);
 #pragma unroll
         for (uint32_t tile = 0; tile < 2; tile++) {
-          int32_t sums[4];
-          stream::multiply_tile(sums, key[half][2 * tile].x, key[half][2 * tile + 1].x, key[half][2 * tile].y, key[half][2 * tile + 1].y, by.x, by.y);
-#pragma unroll
-          for (uint32_t j = 0; j < 4; j++) dots[tile][j] += sums[j];
+          stream::add_tile(dots[tile], key[half][2 * tile].x, key[half][2 * tile + 1].x, key[half][2 * tile].y, key[half][2 * tile + 1].y, by.x, by.y);
         }
       }
     }
@@ -398,6 +395,9 @@ __device__ __forceinline__ void attend_together(const Heads& heads, uint32_t pie
     const int64 total = static_cast<int64>(own_sum) << up;
     weights[0] += which == 0 ? total : 0;
     weights[1] += which == 1 ? total : 0;
+    const int32_t units[2] = {which == 0 ? 1 << up : 0, which == 1 ? 1 << up : 0};
+    // As a rule all goes into the first bins.
+    const bool has_second = __any_sync(kEveryLane, which == 1);
     // Row `group` has byte group / 4 of the weights of its head, and eight rows on is that two bytes on.
     uint32_t limbs[2][2];  // [half of the positions][row]
 #pragma unroll
@@ -433,10 +433,10 @@ __device__ __forceinline__ void attend_together(const Heads& heads, uint32_t pie
         const int32_t got = __shfl_xor_sync(kEveryLane, upper ? sums[0][j] : sums[1][j], 16), third = __shfl_xor_sync(kEveryLane, sums[1][2 + j], 16);
         // The first two have 29 bits together.
         const int32_t low = upper ? got + sums[1][j] * 256 : sums[0][j] + got * 256;
-        const int64 all = static_cast<int64>(upper ? third : sums[0][2 + j]) * 65536 + low;
-        const int64 added = static_cast<int64>(static_cast<uint64_t>(all) << up);
-        values[0][pair][j] += which == 0 ? added : 0;
-        values[1][pair][j] += which == 1 ? added : 0;
+        // Half of what the third is multiplied with, as 2^31 has a sign.
+        const int32_t twice = 2 * (upper ? third : sums[0][2 + j]);
+        values[0][pair][j] = stream::multiply_wide(twice, units[0] << 15, stream::multiply_wide(low, units[0], values[0][pair][j]));
+        if (has_second) values[1][pair][j] = stream::multiply_wide(twice, units[1] << 15, stream::multiply_wide(low, units[1], values[1][pair][j]));
       }
     }
   }
@@ -510,10 +510,7 @@ __device__ __forceinline__ void attend_near(const Heads& heads, Near& near, cons
         const uint2 by = *reinterpret_cast<const uint2*>(query + at + kBlock * half);
 #pragma unroll
         for (uint32_t tile = 0; tile < 2; tile++) {
-          int32_t sums[4];
-          stream::multiply_tile(sums, near.keys[half][2 * tile].x, near.keys[half][2 * tile + 1].x, near.keys[half][2 * tile].y, near.keys[half][2 * tile + 1].y, by.x, by.y);
-#pragma unroll
-          for (uint32_t j = 0; j < 4; j++) dots[tile][j] += sums[j];
+          stream::add_tile(dots[tile], near.keys[half][2 * tile].x, near.keys[half][2 * tile + 1].x, near.keys[half][2 * tile].y, near.keys[half][2 * tile + 1].y, by.x, by.y);
         }
       }
     }
@@ -571,6 +568,9 @@ __device__ __forceinline__ void attend_near(const Heads& heads, Near& near, cons
     const int64 total = static_cast<int64>(own_sum) << up;
     weights[0] += which == 0 ? total : 0;
     weights[1] += which == 1 ? total : 0;
+    const int32_t units[2] = {which == 0 ? 1 << up : 0, which == 1 ? 1 << up : 0};
+    // As a rule all goes into the first bins.
+    const bool has_second = __any_sync(kEveryLane, which == 1);
     // Row `group` has byte group / 4 of the weights of its head, and eight rows on is that two bytes on.
     uint32_t limbs[2][2];  // [half of the positions][row]
 #pragma unroll
@@ -606,10 +606,10 @@ __device__ __forceinline__ void attend_near(const Heads& heads, Near& near, cons
         const int32_t got = __shfl_xor_sync(kEveryLane, upper ? sums[0][j] : sums[1][j], 16), third = __shfl_xor_sync(kEveryLane, sums[1][2 + j], 16);
         // The first two have 29 bits together.
         const int32_t low = upper ? got + sums[1][j] * 256 : sums[0][j] + got * 256;
-        const int64 all = static_cast<int64>(upper ? third : sums[0][2 + j]) * 65536 + low;
-        const int64 added = static_cast<int64>(static_cast<uint64_t>(all) << up);
-        values[0][pair][j] += which == 0 ? added : 0;
-        values[1][pair][j] += which == 1 ? added : 0;
+        // Half of what the third is multiplied with, as 2^31 has a sign.
+        const int32_t twice = 2 * (upper ? third : sums[0][2 + j]);
+        values[0][pair][j] = stream::multiply_wide(twice, units[0] << 15, stream::multiply_wide(low, units[0], values[0][pair][j]));
+        if (!kSingle && has_second) values[1][pair][j] = stream::multiply_wide(twice, units[1] << 15, stream::multiply_wide(low, units[1], values[1][pair][j]));
       }
     }
     if (kSingle) break;
