@@ -76,6 +76,7 @@ __device__ __forceinline__ uint32_t store_pairs(Pair of_pair, uint32_t width, co
   }
   most = __reduce_max_sync(kEveryLane, most);
   const uint32_t scale = max((most * 16 + 126) / 127, 1u);
+  const float inverse = 1.0f / static_cast<float>(2 * scale);
   __syncwarp();
 #pragma unroll
   for (uint32_t k = 0; k < kPairs; k++) {
@@ -85,7 +86,7 @@ __device__ __forceinline__ uint32_t store_pairs(Pair of_pair, uint32_t width, co
     for (uint32_t j = 0; j < 2; j++) {
       // To the nearest, halves up: 128 is added, so that what is divided has no sign.
       const uint32_t shifted = static_cast<uint32_t>(values[k][j] * 32 + static_cast<int32_t>(scale)) + 256 * scale;
-      bytes[2 * pair + j] = static_cast<unsigned char>(shifted / (2 * scale) - 128);
+      bytes[2 * pair + j] = static_cast<unsigned char>(divide_near(shifted, 2 * scale, inverse) - 128);
     }
   }
   __syncwarp();
@@ -642,23 +643,21 @@ __device__ __noinline__ int64 divide_apart(int64 numerator, int64 denominator) {
 template <bool kNear = false>
 __device__ __forceinline__ int32_t mean_of(const char* parts, uint32_t count, uint32_t bytes, uint32_t width, uint32_t channel) {
   int32_t highest = kNoBin;
-  for (uint32_t k = 0; k < count; k++) {
-    const int32_t bin = reinterpret_cast<const Attended*>(parts + bytes * k)->highest;
-    highest = bin > highest ? bin : highest;
-  }
+#pragma unroll 4
+  for (uint32_t k = 0; k < count; k++) highest = max(highest, reinterpret_cast<const Attended*>(parts + bytes * k)->highest);
+  // Without branches: all that is read of a part is on its way at a time.
   int64 weights[2] = {}, values[2] = {};
+#pragma unroll 2
   for (uint32_t k = 0; k < count; k++) {
     const Attended* const part = reinterpret_cast<const Attended*>(parts + bytes * k);
     const int64* const kept = reinterpret_cast<const int64*>(part + 1) + channel;
-    if (part->highest == highest) {
-      weights[0] += part->weights[0];
-      weights[1] += part->weights[1];
-      values[0] += kept[0];
-      values[1] += kept[width];
-    } else if (part->highest == highest - 1) {
-      weights[1] += part->weights[0];
-      values[1] += kept[0];
-    }
+    const int32_t own = part->highest;
+    const bool is = own == highest, below = own == highest - 1;
+    const int64 weight = part->weights[0], lower_weight = part->weights[1], value = kept[0], lower_value = kept[width];
+    weights[0] += is ? weight : 0;
+    values[0] += is ? value : 0;
+    weights[1] += is ? lower_weight : below ? weight : 0;
+    values[1] += is ? lower_value : below ? value : 0;
   }
   if (DOORBELL_FAULT(DropsBin)) weights[1] = values[1] = 0;
   const int64 numerator = values[0] + (values[1] >> 16), denominator = (weights[0] + (weights[1] >> 16)) << 4;
