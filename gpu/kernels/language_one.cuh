@@ -112,9 +112,13 @@ struct OneLayout {
   }
 };
 
-template <typename Team>
+// With kNarrow the compiler knows that no vector but that of products has more lines than a rank has warps.
+template <typename Team, bool kNarrow>
 class One : Frame<Team> {
  public:
+  // Of the team's model.
+  static __device__ __forceinline__ bool is_narrow() { return max(shape_of().width, shape_of().queries()) <= kLine * kWarps; }
+
   // As `Batch::run`, of one column of a shape that has `OneLayout::scratch_of`.
   static __device__ __noinline__ void run(Ranks& ranks, char* scratch) {
     One team(ranks);
@@ -267,9 +271,10 @@ class One : Frame<Team> {
   template <Product kProduct>
   struct Lines {
     static constexpr bool kNormalises = kProduct == kOfQueries || kProduct == kOfGate || kProduct == kLogits;
-    const ulonglong2* from[2];
-    bool has[2];
-    uint32_t factors[2];
+    static constexpr uint32_t kOwn = kNarrow && kProduct != kOfProduct ? 1 : 2;
+    const ulonglong2* from[kOwn];
+    bool has[kOwn];
+    uint32_t factors[kOwn];
     uint32_t lines, tag;
 
     // Before the vector is there.
@@ -280,7 +285,7 @@ class One : Frame<Team> {
       const uint64_t* const all = one.words(kProduct == kOfAttention ? one.at_.means : kProduct == kOfGate ? one.at_.middle : kProduct == kOfProduct ? one.at_.products : one.at_.input);
       const char* const by = one.shared_.image + gain.offset;
 #pragma unroll
-      for (uint32_t k = 0; k < 2; k++) {
+      for (uint32_t k = 0; k < kOwn; k++) {
         const uint32_t own = channel + kLine * kWarps * k;
         has[k] = own < channels;
         from[k] = reinterpret_cast<const ulonglong2*>(all + own);
@@ -291,13 +296,13 @@ class One : Frame<Team> {
 
     // Waits for it and makes mantissas and shifts of it, as `Frame::activate` does. Returns the most bits of a channel. There is a barrier of the block behind all.
     __device__ __forceinline__ uint32_t take(const One& one) const {
-      ulonglong2 two[2];
-      int64 values[2][2];
+      ulonglong2 two[kOwn];
+      int64 values[kOwn][2];
       wait_for(from, has, tag, two);
       one.ranks_.lap(kMeets);
       const uint32_t lane = one.lane_;
 #pragma unroll
-      for (uint32_t k = 0; k < 2; k++) {
+      for (uint32_t k = 0; k < kOwn; k++) {
         const uint32_t line = one.warp_ + kWarps * k;
         if (line >= lines) break;
         values[k][0] = has[k] ? Word::value(two[k].x) : 0;
@@ -323,7 +328,7 @@ class One : Frame<Team> {
       const uint32_t shift = size > 15 ? size - 15 : 0;
       const int64 added = 1ll << shift >> 1;
 #pragma unroll
-      for (uint32_t k = 0; k < 2; k++) {
+      for (uint32_t k = 0; k < kOwn; k++) {
         const uint32_t line = one.warp_ + kWarps * k;
         if (line >= lines) break;
         one.enter(line, values[k], shift, added);
