@@ -76,6 +76,7 @@ __device__ __forceinline__ uint32_t store_pairs(Pair of_pair, uint32_t width, co
   }
   most = __reduce_max_sync(kEveryLane, most);
   const uint32_t scale = max((most * 16 + 126) / 127, 1u);
+  const float inverse = 1.0f / static_cast<float>(2 * scale);
   __syncwarp();
 #pragma unroll
   for (uint32_t k = 0; k < kPairs; k++) {
@@ -85,7 +86,7 @@ __device__ __forceinline__ uint32_t store_pairs(Pair of_pair, uint32_t width, co
     for (uint32_t j = 0; j < 2; j++) {
       // To the nearest, halves up: 128 is added, so that what is divided has no sign.
       const uint32_t shifted = static_cast<uint32_t>(values[k][j] * 32 + static_cast<int32_t>(scale)) + 256 * scale;
-      bytes[2 * pair + j] = static_cast<unsigned char>(shifted / (2 * scale) - 128);
+      bytes[2 * pair + j] = static_cast<unsigned char>(divide_near(shifted, 2 * scale, inverse) - 128);
     }
   }
   __syncwarp();
@@ -341,10 +342,7 @@ __device__ __forceinline__ void attend_together(const Heads& heads, uint32_t pie
         const uint2 by = *reinterpret_cast<const uint2*>(query + at + kBlock * half);
 #pragma unroll
         for (uint32_t tile = 0; tile < 2; tile++) {
-          int32_t sums[4];
-          stream::multiply_tile(sums, key[half][2 * tile].x, key[half][2 * tile + 1].x, key[half][2 * tile].y, key[half][2 * tile + 1].y, by.x, by.y);
-#pragma unroll
-          for (uint32_t j = 0; j < 4; j++) dots[tile][j] += sums[j];
+          stream::add_tile(dots[tile], key[half][2 * tile].x, key[half][2 * tile + 1].x, key[half][2 * tile].y, key[half][2 * tile + 1].y, by.x, by.y);
         }
       }
     }
@@ -398,6 +396,9 @@ __device__ __forceinline__ void attend_together(const Heads& heads, uint32_t pie
     const int64 total = static_cast<int64>(own_sum) << up;
     weights[0] += which == 0 ? total : 0;
     weights[1] += which == 1 ? total : 0;
+    const int32_t units[2] = {which == 0 ? 1 << up : 0, which == 1 ? 1 << up : 0};
+    // As a rule all goes into the first bins.
+    const bool has_second = __any_sync(kEveryLane, which == 1);
     // Row `group` has byte group / 4 of the weights of its head, and eight rows on is that two bytes on.
     uint32_t limbs[2][2];  // [half of the positions][row]
 #pragma unroll
@@ -433,10 +434,10 @@ __device__ __forceinline__ void attend_together(const Heads& heads, uint32_t pie
         const int32_t got = __shfl_xor_sync(kEveryLane, upper ? sums[0][j] : sums[1][j], 16), third = __shfl_xor_sync(kEveryLane, sums[1][2 + j], 16);
         // The first two have 29 bits together.
         const int32_t low = upper ? got + sums[1][j] * 256 : sums[0][j] + got * 256;
-        const int64 all = static_cast<int64>(upper ? third : sums[0][2 + j]) * 65536 + low;
-        const int64 added = static_cast<int64>(static_cast<uint64_t>(all) << up);
-        values[0][pair][j] += which == 0 ? added : 0;
-        values[1][pair][j] += which == 1 ? added : 0;
+        // Half of what the third is multiplied with, as 2^31 has a sign.
+        const int32_t twice = 2 * (upper ? third : sums[0][2 + j]);
+        values[0][pair][j] = stream::multiply_wide(twice, units[0] << 15, stream::multiply_wide(low, units[0], values[0][pair][j]));
+        if (has_second) values[1][pair][j] = stream::multiply_wide(twice, units[1] << 15, stream::multiply_wide(low, units[1], values[1][pair][j]));
       }
     }
   }
@@ -510,10 +511,7 @@ __device__ __forceinline__ void attend_near(const Heads& heads, Near& near, cons
         const uint2 by = *reinterpret_cast<const uint2*>(query + at + kBlock * half);
 #pragma unroll
         for (uint32_t tile = 0; tile < 2; tile++) {
-          int32_t sums[4];
-          stream::multiply_tile(sums, near.keys[half][2 * tile].x, near.keys[half][2 * tile + 1].x, near.keys[half][2 * tile].y, near.keys[half][2 * tile + 1].y, by.x, by.y);
-#pragma unroll
-          for (uint32_t j = 0; j < 4; j++) dots[tile][j] += sums[j];
+          stream::add_tile(dots[tile], near.keys[half][2 * tile].x, near.keys[half][2 * tile + 1].x, near.keys[half][2 * tile].y, near.keys[half][2 * tile + 1].y, by.x, by.y);
         }
       }
     }
@@ -571,6 +569,9 @@ __device__ __forceinline__ void attend_near(const Heads& heads, Near& near, cons
     const int64 total = static_cast<int64>(own_sum) << up;
     weights[0] += which == 0 ? total : 0;
     weights[1] += which == 1 ? total : 0;
+    const int32_t units[2] = {which == 0 ? 1 << up : 0, which == 1 ? 1 << up : 0};
+    // As a rule all goes into the first bins.
+    const bool has_second = __any_sync(kEveryLane, which == 1);
     // Row `group` has byte group / 4 of the weights of its head, and eight rows on is that two bytes on.
     uint32_t limbs[2][2];  // [half of the positions][row]
 #pragma unroll
@@ -606,10 +607,10 @@ __device__ __forceinline__ void attend_near(const Heads& heads, Near& near, cons
         const int32_t got = __shfl_xor_sync(kEveryLane, upper ? sums[0][j] : sums[1][j], 16), third = __shfl_xor_sync(kEveryLane, sums[1][2 + j], 16);
         // The first two have 29 bits together.
         const int32_t low = upper ? got + sums[1][j] * 256 : sums[0][j] + got * 256;
-        const int64 all = static_cast<int64>(upper ? third : sums[0][2 + j]) * 65536 + low;
-        const int64 added = static_cast<int64>(static_cast<uint64_t>(all) << up);
-        values[0][pair][j] += which == 0 ? added : 0;
-        values[1][pair][j] += which == 1 ? added : 0;
+        // Half of what the third is multiplied with, as 2^31 has a sign.
+        const int32_t twice = 2 * (upper ? third : sums[0][2 + j]);
+        values[0][pair][j] = stream::multiply_wide(twice, units[0] << 15, stream::multiply_wide(low, units[0], values[0][pair][j]));
+        if (!kSingle && has_second) values[1][pair][j] = stream::multiply_wide(twice, units[1] << 15, stream::multiply_wide(low, units[1], values[1][pair][j]));
       }
     }
     if (kSingle) break;
@@ -642,23 +643,21 @@ __device__ __noinline__ int64 divide_apart(int64 numerator, int64 denominator) {
 template <bool kNear = false>
 __device__ __forceinline__ int32_t mean_of(const char* parts, uint32_t count, uint32_t bytes, uint32_t width, uint32_t channel) {
   int32_t highest = kNoBin;
-  for (uint32_t k = 0; k < count; k++) {
-    const int32_t bin = reinterpret_cast<const Attended*>(parts + bytes * k)->highest;
-    highest = bin > highest ? bin : highest;
-  }
+#pragma unroll 4
+  for (uint32_t k = 0; k < count; k++) highest = max(highest, reinterpret_cast<const Attended*>(parts + bytes * k)->highest);
+  // Without branches: all that is read of a part is on its way at a time.
   int64 weights[2] = {}, values[2] = {};
+#pragma unroll 2
   for (uint32_t k = 0; k < count; k++) {
     const Attended* const part = reinterpret_cast<const Attended*>(parts + bytes * k);
     const int64* const kept = reinterpret_cast<const int64*>(part + 1) + channel;
-    if (part->highest == highest) {
-      weights[0] += part->weights[0];
-      weights[1] += part->weights[1];
-      values[0] += kept[0];
-      values[1] += kept[width];
-    } else if (part->highest == highest - 1) {
-      weights[1] += part->weights[0];
-      values[1] += kept[0];
-    }
+    const int32_t own = part->highest;
+    const bool is = own == highest, below = own == highest - 1;
+    const int64 weight = part->weights[0], lower_weight = part->weights[1], value = kept[0], lower_value = kept[width];
+    weights[0] += is ? weight : 0;
+    values[0] += is ? value : 0;
+    weights[1] += is ? lower_weight : below ? weight : 0;
+    values[1] += is ? lower_value : below ? value : 0;
   }
   if (DOORBELL_FAULT(DropsBin)) weights[1] = values[1] = 0;
   const int64 numerator = values[0] + (values[1] >> 16), denominator = (weights[0] + (weights[1] >> 16)) << 4;

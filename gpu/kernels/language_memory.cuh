@@ -137,6 +137,16 @@ __device__ __forceinline__ void multiply_tile(int32_t (&sums)[4], uint32_t a0, u
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(0));
 }
 
+// Adds the same to sums.
+__device__ __forceinline__ void add_tile(int32_t (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  int32_t all[4];
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+      : "=r"(all[0]), "=r"(all[1]), "=r"(all[2]), "=r"(all[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(sums[0]), "r"(sums[1]), "r"(sums[2]), "r"(sums[3]));
+#pragma unroll
+  for (uint32_t k = 0; k < 4; k++) sums[k] = all[k];
+}
+
 __device__ __forceinline__ void multiply_unsigned_tile(int32_t (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
       : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])

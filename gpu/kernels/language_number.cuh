@@ -71,6 +71,13 @@ __device__ __forceinline__ uint64_t divide_by(uint64_t value, uint32_t by, doubl
   return quotient;
 }
 
+// value / by, of fewer than 2^16, and its inverse, 1.0f / by: in floating point it is one off at most.
+__device__ __forceinline__ uint32_t divide_near(uint32_t value, uint32_t by, float inverse) {
+  const uint32_t quotient = static_cast<uint32_t>(static_cast<float>(value) * inverse);
+  const int32_t rest = static_cast<int32_t>(value - quotient * by);
+  return quotient - (rest < 0 ? 1 : 0) + (rest >= static_cast<int32_t>(by) ? 1 : 0);
+}
+
 // numerator / denominator, halves rounded up; the denominator is positive.
 __device__ __forceinline__ int64 round_divide(int64 numerator, int64 denominator) {
   const int64 twice = 2 * numerator + denominator, by = 2 * denominator;

@@ -18,12 +18,22 @@ struct Word {
   static __device__ __forceinline__ bool is(uint64_t word, uint32_t tag) { return (static_cast<uint32_t>(word) & kTags) == tag; }
 };
 
+// To whom things are dealt: this rank is the `rank`-th of `ranks`, or has none if it is not below that.
+struct Deal {
+  uint32_t rank, ranks;
+
+  // Of so many things the number that are the rank's, and which they are.
+  __device__ __forceinline__ uint32_t own_of(uint32_t all) const { return rank < ranks && all > rank ? (all - rank + ranks - 1) / ranks : 0; }
+  __device__ __forceinline__ uint32_t own(uint32_t k) const { return rank + ranks * k; }
+};
+
 // Where what a step of one has lies, in bytes: in a rank's shared memory, and words in the team's scratch.
 struct OneLayout {
   uint32_t column, activation, nothing, all, warp_plans, own_rows, squares, sizes, turns, queries, query_scales, fresh, mantissas, shifts, tiles, candidates, ring, scores, parts, end;
   uint32_t heads, parts_kept, part_bytes;  // as BatchLayout has them
   uint32_t slots;                          // lines of weights on their way to a warp at a time
   uint32_t rank, ranks;
+  Deal rows;                               // of the residual stream
   char* scratch;
   double inverse_of_width;
   uint64_t input, middle, of_heads, means, products, words_end;
@@ -102,9 +112,13 @@ struct OneLayout {
   }
 };
 
-template <typename Team>
+// With kNarrow the compiler knows that no vector but that of products has more lines than a rank has warps.
+template <typename Team, bool kNarrow>
 class One : Frame<Team> {
  public:
+  // Of the team's model.
+  static __device__ __forceinline__ bool is_narrow() { return max(shape_of().width, shape_of().queries()) <= kLine * kWarps; }
+
   // As `Batch::run`, of one column of a shape that has `OneLayout::scratch_of`.
   static __device__ __noinline__ void run(Ranks& ranks, char* scratch) {
     One team(ranks);
@@ -116,10 +130,15 @@ class One : Frame<Team> {
     for (uint32_t layer = 0; layer < layers; layer++) {
       team.template multiply<kOfQueries>(layer);
       const uint32_t jobs = team.jobs_of_part();
-      if (jobs != 0 && team.blocks() <= team.most_parts()) {
-        attend<true>(ranks, layer);
+      const bool is_single = jobs != 0 && team.blocks() <= team.most_parts(), is_usual = jobs == 1 && team.shared_.shape.head_width == kUsualWidth;
+      if (is_single && is_usual) {
+        attend<true, true>(ranks, layer);
+      } else if (is_single) {
+        attend<true, false>(ranks, layer);
+      } else if (is_usual) {
+        attend<false, true>(ranks, layer);
       } else if (jobs != 0) {
-        attend<false>(ranks, layer);
+        attend<false, false>(ranks, layer);
       }
       team.template multiply<kOfAttention>(layer);
       team.template multiply<kOfGate>(layer);
@@ -158,6 +177,7 @@ class One : Frame<Team> {
       own = OneLayout::of<Team>(shared_.shape);
       own.rank = ranks_.rank;
       own.ranks = ranks_.count;
+      own.rows = deal_rows(own.rank, own.ranks);
       own.scratch = scratch;
     }
     Team::sync();
@@ -171,10 +191,20 @@ class One : Frame<Team> {
   __device__ __forceinline__ const Column& column() const { return *at<Column>(at_.column); }
   __device__ __forceinline__ Activation& activation() const { return *at<Activation>(at_.activation); }
   // Of so many things the number that are the rank's, and which they are.
-  __device__ __forceinline__ uint32_t own_of(uint32_t all) const {
-    return all > at_.rank ? (all - at_.rank + at_.ranks - 1) / at_.ranks : 0;
-  }
+  __device__ __forceinline__ uint32_t own_of(uint32_t all) const { return Deal{at_.rank, at_.ranks}.own_of(all); }
   __device__ __forceinline__ uint32_t own(uint32_t k) const { return at_.rank + at_.ranks * k; }
+  // Rows of the residual stream are those of ranks that do not attend, if none of them has more for that: their weights are there when the means are, and who attends has
+  // no room for weights meanwhile.
+  __device__ __forceinline__ Deal deal_rows(uint32_t rank, uint32_t ranks) const {
+    const Shape& shape = shared_.shape;
+    const uint32_t tiles = shape.width / kTileRows, attending = min(shape.kv_heads, ranks), others = ranks - attending;
+    if (others == 0 || (tiles + others - 1) / others != (tiles + ranks - 1) / ranks) return Deal{rank, ranks};
+    return Deal{rank < attending ? others : rank - attending, others};
+  }
+  // A product's tiles of 16 rows.
+  __device__ __forceinline__ Deal deal_of(Product product) const {
+    return product == kOfAttention || product == kOfProduct ? at_.rows : Deal{at_.rank, at_.ranks};
+  }
 
   static __device__ __forceinline__ uint32_t channels_of(const Shape& shape, Product product) {
     return product == kOfAttention ? shape.queries() : product == kOfProduct ? shape.hidden : shape.width;
@@ -187,9 +217,10 @@ class One : Frame<Team> {
     const Product product = static_cast<Product>(lane_);
     const uint32_t rows = product == kOfQueries ? shape.queries() + 2 * shape.keys() : product == kOfGate ? shape.hidden : shape.width;
     const uint32_t lines = (channels_of(shape, product) + kLine - 1) / kLine, of = tiles_together(product);
-    uint32_t all = of * own_of(rows / kTileRows);
+    const Deal deal = deal_of(product);
+    uint32_t all = of * deal.own_of(rows / kTileRows);
     if (DOORBELL_FAULT(SkipsRows) && at_.rank == 1 && all > of) all -= of;
-    at<WarpPlan>(at_.warp_plans)[kWarps * product + warp_] = plan_round(shape, at_.rank, at_.ranks, kMultipliers, warp_, product, lines, all, 0);
+    at<WarpPlan>(at_.warp_plans)[kWarps * product + warp_] = plan_round(shape, deal.rank, deal.ranks, kMultipliers, warp_, product, lines, all, 0);
     if (warp_ == 0) at<uint32_t>(at_.all)[product] = all;
   }
 
@@ -208,8 +239,8 @@ class One : Frame<Team> {
     for (uint32_t k = thread_; k < shape.head_width / 2; k += kThreads) at<uint32_t>(at_.turns)[k] = turns[k];
     const Matrix tokens = matrix(shared_.tokens);
     const int64 scale = tokens.scale(of.token);
-    for (uint32_t k = thread_; k < kTileRows * own_of(shape.width / kTileRows); k += kThreads) {
-      const uint32_t channel = kTileRows * own(k / kTileRows) + k % kTileRows;
+    for (uint32_t k = thread_; k < kTileRows * at_.rows.own_of(shape.width / kTileRows); k += kThreads) {
+      const uint32_t channel = kTileRows * at_.rows.own(k / kTileRows) + k % kTileRows;
       const int32_t x = within(round_shift(static_cast<signed char>(tokens.row(of.token)[channel]) * scale, -(tokens.exponent + kFraction)));
       at<int32_t>(at_.own_rows)[k] = x;
       order::store_relaxed_gpu(words(at_.input) + channel, Word::of(x, 1));
@@ -240,9 +271,10 @@ class One : Frame<Team> {
   template <Product kProduct>
   struct Lines {
     static constexpr bool kNormalises = kProduct == kOfQueries || kProduct == kOfGate || kProduct == kLogits;
-    const ulonglong2* from[2];
-    bool has[2];
-    uint32_t factors[2];
+    static constexpr uint32_t kOwn = kNarrow && kProduct != kOfProduct ? 1 : 2;
+    const ulonglong2* from[kOwn];
+    bool has[kOwn];
+    uint32_t factors[kOwn];
     uint32_t lines, tag;
 
     // Before the vector is there.
@@ -253,7 +285,7 @@ class One : Frame<Team> {
       const uint64_t* const all = one.words(kProduct == kOfAttention ? one.at_.means : kProduct == kOfGate ? one.at_.middle : kProduct == kOfProduct ? one.at_.products : one.at_.input);
       const char* const by = one.shared_.image + gain.offset;
 #pragma unroll
-      for (uint32_t k = 0; k < 2; k++) {
+      for (uint32_t k = 0; k < kOwn; k++) {
         const uint32_t own = channel + kLine * kWarps * k;
         has[k] = own < channels;
         from[k] = reinterpret_cast<const ulonglong2*>(all + own);
@@ -264,13 +296,13 @@ class One : Frame<Team> {
 
     // Waits for it and makes mantissas and shifts of it, as `Frame::activate` does. Returns the most bits of a channel. There is a barrier of the block behind all.
     __device__ __forceinline__ uint32_t take(const One& one) const {
-      ulonglong2 two[2];
-      int64 values[2][2];
+      ulonglong2 two[kOwn];
+      int64 values[kOwn][2];
       wait_for(from, has, tag, two);
       one.ranks_.lap(kMeets);
       const uint32_t lane = one.lane_;
 #pragma unroll
-      for (uint32_t k = 0; k < 2; k++) {
+      for (uint32_t k = 0; k < kOwn; k++) {
         const uint32_t line = one.warp_ + kWarps * k;
         if (line >= lines) break;
         values[k][0] = has[k] ? Word::value(two[k].x) : 0;
@@ -296,7 +328,7 @@ class One : Frame<Team> {
       const uint32_t shift = size > 15 ? size - 15 : 0;
       const int64 added = 1ll << shift >> 1;
 #pragma unroll
-      for (uint32_t k = 0; k < 2; k++) {
+      for (uint32_t k = 0; k < kOwn; k++) {
         const uint32_t line = one.warp_ + kWarps * k;
         if (line >= lines) break;
         one.enter(line, values[k], shift, added);
@@ -480,7 +512,7 @@ class One : Frame<Team> {
     for (;;) {
       // What does not depend on the vector.
       const uint32_t slices = round.slices;
-      const uint32_t k = thread_ / kTileRows, row = thread_ % kTileRows, in_rank = first / kOf + k, row_of_all = kTileRows * own(in_rank) + row;
+      const uint32_t k = thread_ / kTileRows, row = thread_ % kTileRows, in_rank = first / kOf + k, row_of_all = kTileRows * deal_of(kProduct).own(in_rank) + row;
       const bool is = k < round.here / kOf;
       uint32_t row_scales[kOf] = {};
       int32_t exponents[kOf] = {}, x = 0;
@@ -538,7 +570,7 @@ class One : Frame<Team> {
       }
       first += round.here;
       if (first >= all) break;
-      round = plan_round(shape, at_.rank, at_.ranks, kMultipliers, warp_, kProduct, (channels_of(shape, kProduct) + kLine - 1) / kLine, all, first);
+      round = plan_round(shape, deal_of(kProduct).rank, deal_of(kProduct).ranks, kMultipliers, warp_, kProduct, (channels_of(shape, kProduct) + kLine - 1) / kLine, all, first);
       if (round.has != 0) bring(tile_of(of_layer, round), 0);
       Team::sync();
     }
@@ -568,11 +600,12 @@ class One : Frame<Team> {
   }
 
   // A rank attends with some heads of keys, and the heads of queries that share each: with a block of positions in a part, or, if they are too many, with several. A
-  // function of its own, as its registers are many; what it saves comes back while others wait for the means.
-  template <bool kSingle>
+  // function of its own, as its registers are many; what it saves comes back while others wait for the means. With kUsual the compiler knows that it is one head of keys
+  // of the usual width, and that a warp has all that share it: half of the instructions are quotients and indices otherwise.
+  template <bool kSingle, bool kUsual>
   static __device__ __noinline__ void attend(Ranks& ranks, uint32_t layer) {
     const One team(ranks);
-    team.template attend_own<kSingle>(layer);
+    team.template attend_own<kSingle, kUsual>(layer);
     team.template bring_first<kOfAttention>(layer);
   }
   // Blocks of positions that there are, and heads of queries that share keys.
@@ -586,21 +619,21 @@ class One : Frame<Team> {
     return max(min(kWarps / jobs_of_part(), at_.parts_kept / (own_of(shared_.shape.kv_heads) * group())), 1u);
   }
 
-  template <bool kSingle>
+  template <bool kSingle, bool kUsual>
   __device__ __forceinline__ void attend_own(uint32_t layer) const {
     const Shape& shape = shared_.shape;
-    const uint32_t width = shape.head_width, half_bytes = shape.kv_half(), group = shape.heads / shape.kv_heads, tag = layer + 1;
-    const uint32_t here = own_of(shape.kv_heads), heads = here * group, position = column().position;
+    const uint32_t width = kUsual ? kUsualWidth : shape.head_width, half_bytes = kLine + kBlock * width, group = shape.heads / shape.kv_heads, tag = layer + 1;
+    const uint32_t here = kUsual ? 1 : own_of(shape.kv_heads), heads = here * group, position = column().position;
     const uint32_t parts = kSingle ? position / kBlock + 1 : most_parts();
     char* const of_layer = column().cache + 2ull * shape.kv_heads * half_bytes * layer;
-    const uint32_t fresh_bytes = 2 * width + 16, pieces = (width + kPiece - 1) / kPiece, sets = (group + kTogether - 1) / kTogether;
+    const uint32_t fresh_bytes = 2 * width + 16, pieces = (width + kPiece - 1) / kPiece, sets = kUsual ? 1 : (group + kTogether - 1) / kTogether;
     const uint32_t jobs = here * sets * parts * pieces;
     // Keys and values of a warp's first part come while queries are waited for, but for those of this position.
     uint32_t part = 0, piece = 0, head = 0, number = 0;
     const auto with_of = [&](uint32_t job) {
-      const uint32_t rest = job / here / parts, set = rest % sets * kTogether;
+      const uint32_t rest = kUsual ? 0 : job / here / parts, set = rest % sets * kTogether;
       number = job % here;
-      part = job / here % parts;
+      part = kUsual ? job : job / here % parts;
       piece = rest / sets * kPiece;
       head = group * number + set;
       return Heads{of_layer + 2ull * half_bytes * own(number),
@@ -621,7 +654,7 @@ class One : Frame<Team> {
     }
 #pragma unroll 1
     for (uint32_t job = warp_; job < here * (group + 2); job += kWarps) {
-      const uint32_t that = job / (group + 2), which = job % (group + 2), kv_head = own(that);
+      const uint32_t that = kUsual ? 0 : job / (group + 2), which = kUsual ? job : job % (group + 2), kv_head = own(that);
       const uint32_t of_all = which < group ? kv_head * group + which : shape.heads + (which - group) * shape.kv_heads + kv_head;
       const ulonglong2* const from = reinterpret_cast<const ulonglong2*>(words(at_.of_heads) + width * of_all);
       const ulonglong2* pairs[kPairs];
@@ -662,7 +695,8 @@ class One : Frame<Team> {
     for (uint32_t base = kWarp * warp_; base < heads * width; base += kThreads) {
       const uint32_t that = base / width, channel = base % width + lane_;
       const int32_t mean = mean_by_warp<kSingle>(at<char>(at_.parts) + at_.part_bytes * parts * that, parts, width, channel);
-      order::store_relaxed_gpu(words(at_.means) + (own(that / group) * group + that % group) * width + channel, Word::of(mean, tag));
+      const uint32_t head = kUsual ? own(0) * group + that : own(that / group) * group + that % group;
+      order::store_relaxed_gpu(words(at_.means) + head * width + channel, Word::of(mean, tag));
     }
     // What is newest takes its place in the cache when all warps have read what is there: they read whole blocks. Where means are few, the last warps have none.
 #pragma unroll 1

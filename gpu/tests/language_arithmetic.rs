@@ -417,6 +417,17 @@ fn micro_is_the_oracles() {
     }
 }
 
+/// So few that racecheck comes to an end with them: a prompt step by step and by a chunk, and two tokens.
+fn a_few_tokens_are_the_oracles() {
+    let micro = micro();
+    let bytes = micro.to_bytes();
+    for device in Device::all() {
+        let mut random = Random(seed() + 4);
+        let case = case(&mut random, &micro.model.shape, 3, 2);
+        check(&device, &bytes, &micro.model, &case);
+    }
+}
+
 fn models_of_any_shape_are_the_oracles() {
     for device in Device::all() {
         let mut random = Random(seed() + 1);
@@ -579,6 +590,7 @@ fn main() {
     };
     let trials = vec![
         trial("micro_is_the_oracles", micro_is_the_oracles),
+        trial("a_few_tokens_are_the_oracles", a_few_tokens_are_the_oracles),
         trial("models_of_any_shape_are_the_oracles", models_of_any_shape_are_the_oracles),
         trial("what_saturates_does_so_as_the_oracles", what_saturates_does_so_as_the_oracles),
         trial("of_equal_logits_the_lowest_token_is_taken", of_equal_logits_the_lowest_token_is_taken),

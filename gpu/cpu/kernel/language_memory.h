@@ -87,6 +87,11 @@ inline void multiply_tile_of(int32_t (&sums)[4], const Fragments& own) {
 inline void multiply_tile(int32_t (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
   multiply_tile_of<int8_t>(sums, Fragments{{a0, a1, a2, a3}, {b0, b1}});
 }
+inline void add_tile(int32_t (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  int32_t more[4];
+  multiply_tile(more, a0, a1, a2, a3, b0, b1);
+  for (uint32_t k = 0; k < 4; k++) sums[k] = static_cast<int32_t>(static_cast<uint32_t>(sums[k]) + static_cast<uint32_t>(more[k]));
+}
 inline void multiply_unsigned_tile(int32_t (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
   multiply_tile_of<uint8_t>(sums, Fragments{{a0, a1, a2, a3}, {b0, b1}});
 }
