@@ -1,5 +1,5 @@
-// What runs behind DECODE, and what scores it: the seam between the kernel and its engines, as engine/src/lib.rs has it
-// for the host. Nothing else in the kernel knows an engine's inside.
+// What computes a DECODE, and what scores it: the seam between the kernel and its engines, as engine/src/lib.rs has it
+// for the host. Nothing else in the kernel depends on an engine's internals.
 //
 // An engine is a type with `begin(rollout)`, which gives the state of a rollout at the length at which its descriptor
 // stands, a `Decoder`:
@@ -13,8 +13,8 @@
 // Nothing of a decoder outlives a checkpoint: a descriptor that continues the rollout begins anew (R9).
 //
 // A worker, one warp, runs one rollout: every lane holds its decoder, and all call `step` together, lane i for the i-th
-// token behind those that count. How many of the 32 count is decided then (budget, checkpoint, end of sequence); the
-// others are thrown away, and made again by the next step if there is one.
+// token behind those that count. Then it is decided how many of the 32 count (budget, checkpoint, end of sequence).
+// The others are discarded, and computed again by the next step if there is one.
 #ifndef DOORBELL_ENGINE_CUH
 #define DOORBELL_ENGINE_CUH
 

@@ -1,4 +1,4 @@
-// What a front end tells of its completions, on its way into the event ring of its function (R23).
+// What a front end records of its completions, on the way into the event ring of its function (R23).
 #ifndef DOORBELL_EVENT_RING_CUH
 #define DOORBELL_EVENT_RING_CUH
 
@@ -77,8 +77,8 @@ struct EventRing {
   __device__ __forceinline__ bool has_life() const { return order::load_relaxed_block(&life) != 0; }
   __device__ __forceinline__ bool runs_here() const { return order::load_relaxed_block(&slots) != 0; }
 
-  // The warp has read the slots that it is at; and knows how they end. What is rare here finds out again which warp and lane
-  // it is: the front end has no register left.
+  // The warp has read its current slots, and knows how they end. The rare code here computes anew which warp and lane it is:
+  // the front end has no register left.
   __device__ __noinline__ void note_fetched() {
     if (threadIdx.x % kWarp == 0) order::store_relaxed_block(&fetched[threadIdx.x / kWarp], ticks());
   }

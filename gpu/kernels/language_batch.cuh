@@ -298,8 +298,8 @@ class Batch : Frame<Team> {
     if (magnitudes != 0) order::set_bits_gpu(&total.magnitudes, magnitudes);
   }
 
-  // Of what comes of tiles, 16 rows of a column are those of 16 threads, which stay with their column if there are enough of them: it, their first tile, and how many are
-  // taken at a time.
+  // 16 threads take the results of 16 rows of a column, and keep their column if there are enough threads: the column, their first tile, and how many tiles are taken at
+  // a time.
   struct Place {
     uint16_t column;
     uint8_t first_tile, at_a_time;
@@ -352,7 +352,7 @@ class Batch : Frame<Team> {
     }
   }
 
-  // The compiler is not to know that the value is the one of before: what is worked out of it is not worked out ahead.
+  // Hides from the compiler that the value has not changed, so that it does not compute ahead what depends on it.
   static __device__ __forceinline__ void hide([[maybe_unused]] uint64_t& value) {
 #ifdef __CUDA_ARCH__
     asm volatile("" : "+l"(value));

@@ -1,6 +1,6 @@
 // A step of one rollout of Llama's shape by the ranks of a team. A phase is so short that what counts is how long its chain of instructions is, and how long one rank's
-// numbers take to another. So ranks do not meet: each number that one makes for others is a word with its layer in it, which they read until it is there; and
-// what does not depend on these numbers is worked out and loaded before. docs/gpu-language.md, "A step of one".
+// numbers take to another. So ranks do not meet: each number that a rank makes for others is a word that also holds its layer, and they read it until it is
+// there. What does not depend on these numbers is computed and loaded earlier. docs/gpu-language.md, "A step of one".
 #ifndef DOORBELL_LANGUAGE_ONE_CUH
 #define DOORBELL_LANGUAGE_ONE_CUH
 

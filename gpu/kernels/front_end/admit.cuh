@@ -9,7 +9,7 @@
 
 namespace front_end {
 
-// What whoever has the turn has to know. It is read by every lane, and what lane 0 has read counts.
+// What the warp that has the turn must know. Every lane reads it, and what lane 0 has read counts.
 struct Turn {
   uint32_t admitted;
   uint32_t running;  // rollouts at workers
@@ -17,8 +17,8 @@ struct Turn {
   uint32_t released;
   uint32_t epoch;  // of the policy's versions
 
-  // In this order: once it is the warp's turn nobody enters a rollout, and once none runs the completion warp posts
-  // nothing, so that `posted` stays as it is.
+  // In this order: while the warp has the turn no other enters a rollout, and once none runs the completion warp
+  // posts nothing, so `posted` does not change.
   __device__ __forceinline__ void look(const FrontEnd& f) {
     admitted = order::load_acquire_block(&f.admitted);
     const uint32_t early = DOORBELL_FAULT(ReadsTailEarly) ? static_cast<uint32_t>(order::load_relaxed_block(&f.posted)) : 0;
@@ -84,7 +84,7 @@ __device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t roll
     place = order::load_relaxed_block(&f.free_places[ring_slot(taken + __popc(longs & ((1u << lane) - 1)))]);
     // Here, in the turn: the STOP that sets it again may be next.
     if (!DOORBELL_FAULT(KeepsStop)) order::store_relaxed_gpu(&places[place].stop, 0);
-    // And here, as an ABORT that is late for what was at the place before names that by its index.
+    // And here: an ABORT that comes late for what was at the place before names it by its index.
     order::store_relaxed_gpu(&places[place].abort, ~index);
     order::store_relaxed_block(&f.owner[place], static_cast<uint64_t>(index) << 32 | rollout_id);
     order::store_relaxed_block(&f.prefix[place], prefix_id);
@@ -182,7 +182,7 @@ __device__ __forceinline__ void write_brief_logps(const FrontEnd& f, const Order
   }
 }
 
-// Counts the completions of the lanes in `instants`, and what they tell beside themselves. It is called behind them:
+// Counts the completions of the lanes in `instants`, and what they tell beside themselves. It is called after them:
 // what is counted has completed (R7).
 __device__ __forceinline__ void account(FrontEnd& f, const Order& o, uint32_t instants, uint32_t briefs,
                                         uint32_t first_completion, uint32_t warp, uint32_t lane) {

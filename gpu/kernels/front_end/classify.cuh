@@ -52,7 +52,7 @@ __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& conf
       if (eos) o.outcome.flags |= DOORBELL_CFLAG_EOS;
       o.outcome.added = k + 1;
       o.outcome.result = digest.value;
-      // The contract's order; no STOP can wait, as nothing comes between.
+      // In the contract's order. No STOP can be waiting, because nothing comes in between.
       if ((eos && o.desc.has(DOORBELL_FLAG_EOS_STOPS)) || k + 1 == o.desc.max_tokens()) {
         runs = false;
       } else if (k + 1 == checkpoint) {
@@ -94,7 +94,7 @@ __device__ __forceinline__ void classify(Order& o, bool verified, uint32_t index
               (kAnyEngine && good && opcode == DOORBELL_OP_PREFILL && !engine::is_brief(o.desc.model_id()));
   o.is_stop = good && opcode == DOORBELL_OP_STOP;
   o.is_fence = good && o.desc.has(DOORBELL_FLAG_FENCE);
-  // While somebody is about to publish, nothing is; nor what names another engine, or its version, on a device that has one.
+  // While a publish is about to happen, no descriptor is plain; nor is one that names another engine, or its version, on a device that has one.
   const bool ours = engines == 1 || (o.desc.model_id() | version.engine) == 0;
   o.is_plain = versions.settled() && ours &&
                (!good || (!o.is_long && !o.is_stop && opcode != DOORBELL_OP_POLICY &&

@@ -15,7 +15,7 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
   const WorkerCounters& workers = launch.state->counters[queue];
   uint32_t sq_head = order::load_acquire_block(&f.admitted);
   if (UNLIKELY(order::load_acquire_block(&f.was_cut) != 0)) sq_head = order::load_relaxed_block(&f.cut);
-  // Read behind `sq_head`: at most as many as have not completed by now. And `asked` behind `asks`: at least as new.
+  // Read after `sq_head`: at most as many as have not completed by now. And `asked` after `asks`: at least as new.
   // Of what is taken one by one some may have completed before `admitted` moves on.
   const int32_t left = static_cast<int32_t>(sq_head - f.config.sq_start - completed(f));
   const uint32_t outstanding = left < 0 ? 0 : left;
@@ -81,7 +81,7 @@ __device__ __noinline__ void abort_rollout(FrontEnd& f, Place* places, uint32_t 
 __device__ __noinline__ void hear_of_events(FrontEnd& f, const doorbell_mailbox& mailbox, const uint4& host, uint32_t lane) {
   if (lane != 1) return;
   order::store_release_block(&f.events.head, host.z);
-  // The one before has been come through with: the host asks for one at a time.
+  // The one before is done: the host asks for one at a time.
   if (host.w == order::load_relaxed_block(&f.events.faults)) return;
   order::store_relaxed_block(&f.events.fault_of, order::load_relaxed_sys(&mailbox.fault_of));
   order::store_release_block(&f.events.faults, host.w);

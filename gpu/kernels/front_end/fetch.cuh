@@ -166,7 +166,7 @@ struct Fetcher {
     if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
 
     // A read takes as long as the fence between tokens and completions, which waits for all reads of the multiprocessor.
-    // Only where there is enough for all: what is claimed here comes later than by a warp that has nothing to do.
+    // Only if there is enough for all: a warp with nothing to do would be faster with what is claimed here.
     if (briefs != 0) claim(run, kCrowd);
 
     // What is left needs no order.
@@ -209,7 +209,7 @@ struct Fetcher {
     run.count = 0;
     for (;;) {
       Fetcher once{f, state, queue, session, warp, again(lane), stage};
-      // One alone is left to the scout, whose read of it may be on its way: a second would have to wait for that.
+      // A single one is left to the scout, whose read of it may be in flight: a second read would have to wait for that.
       if (run.count == 0 && !once.claim(run, 1) && lane == 0) __nanosleep(100);
       if (run.count == 0) {
         if (__any_sync(kEveryLane, stopping(f))) break;

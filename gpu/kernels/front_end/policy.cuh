@@ -51,8 +51,8 @@ struct PolicyHeader {
   }
 };
 
-// Whether the publisher's queue pair is the only one of the function. Who joins waits for the publisher, so nobody comes behind this.
-// And behind this acquire the rollouts of who has left are over.
+// Whether the publisher's queue pair is the only one of the function. One that joins waits for the publisher, so none joins after this.
+// After this acquire the rollouts of those that have left are over.
 __device__ __forceinline__ bool is_alone(const Function& function, uint32_t queue) {
   const uint32_t members = __shfl_sync(kEveryLane, order::load_acquire_gpu(&function.members), 0);
   __syncwarp();
