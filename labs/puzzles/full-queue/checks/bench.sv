@@ -145,10 +145,14 @@ module bench;
       $dumpfile(path);
       $dumpvars(0, bench);
     end
-    run;
-    first = Late;
-    queue = $sformatf("\nA queue of %0d slots, whose indices wrap at 2^32. They are shown in hexadecimal, from the first index %0h on; in the slots, by their last two digits.", Most, Late);
-    run;
+    // A loop, as Verilator puts a task in line for each call.
+    for (int k = 0; k < 2; k++) begin
+      if (k == 1) begin
+        first = Late;
+        queue = $sformatf("\nA queue of %0d slots, whose indices wrap at 2^32. They are shown in hexadecimal, from the first index %0h on; in the slots, by their last two digits.", Most, Late);
+      end
+      run;
+    end
     solved($sformatf("%0d completions, none written over another, and no slot kept back.", all));
   end
 endmodule
