@@ -4,6 +4,7 @@
 mod completion_queue;
 mod memory;
 
+use std::env::var;
 use std::process::exit;
 
 use completion_queue::CompletionQueue;
@@ -206,4 +207,5 @@ fn main() {
         run_beside(depth, 0);
     }
     println!("SOLVED: five laps and more on 2, 4, 8 and 32 slots, from seven first indices each: every completion is taken once, when it is whole. So it is where it becomes visible while the host looks.");
+    println!("{}", var("DOORBELL_PUZZLE_WORD").unwrap_or_default());
 }

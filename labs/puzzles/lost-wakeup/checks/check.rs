@@ -4,6 +4,7 @@
 mod vector;
 
 use std::collections::{HashMap, VecDeque};
+use std::env::var;
 use std::process::exit;
 
 use vector::Vector;
@@ -288,4 +289,5 @@ fn main() {
     let states: usize = [0, 41, u32::MAX - 1, u32::MAX, (1 << 31) - 1].map(run).iter().sum();
     [0, u32::MAX - (1 << 19)].map(run_far);
     println!("SOLVED: in {states} states the host is woken for every completion that it waits for, once for each arming, and never early.");
+    println!("{}", var("DOORBELL_PUZZLE_WORD").unwrap_or_default());
 }
