@@ -7,7 +7,8 @@ module bench;
   string why = "R4: a device writes a slot only after the host has released it. Where no slot is free it hands out nothing.";
   string header = "cycle | slot_o hand_out | post slot phase | CQ_HEAD  | in flight | the slots: the completion in each that the host has not released";
 
-  // One queue begins at index 0. Then a larger one begins in the middle of a lap, and its indices wrap at 2^32 after less than two laps.
+  // One queue begins at index 0. Then a larger one begins in the middle of a lap, and its indices wrap at 2^32 after less
+  // than two laps.
   localparam logic [31:0] Late = 32'd0 - 32'(2 * Most - 5);
   logic [31:0] first = '0;              // of the queue that runs
   wire is_late = first != '0;
@@ -27,8 +28,8 @@ module bench;
     logic [SizeLog2-1:0] own_slot;
     assign post_slots[k] = LargeLog2'(own_slot);
     completion_slots #(.SizeLog2(SizeLog2), .First(k == 0 ? 32'd0 : Late)) u_slots (
-      .clk_i(clk), .rst_ni(rst_n && runs), .slot_o(slots[k]), .hand_out_i(hand_out), .post_i(post), .post_slot_o(own_slot),
-      .post_phase_o(phases[k]), .release_i(released), .release_head_i(release_head)
+      .clk_i(clk), .rst_ni(rst_n && runs), .slot_o(slots[k]), .hand_out_i(hand_out), .post_i(post),
+      .post_slot_o(own_slot), .post_phase_o(phases[k]), .release_i(released), .release_head_i(release_head)
     );
   end
   assign slot      = slots[is_late];
@@ -149,7 +150,8 @@ module bench;
     for (int k = 0; k < 2; k++) begin
       if (k == 1) begin
         first = Late;
-        queue = $sformatf("\nA queue of %0d slots, whose indices wrap at 2^32. They are shown in hexadecimal, from the first index %0h on; in the slots, by their last two digits.", Most, Late);
+        queue = $sformatf("\nA queue of %0d slots, whose indices wrap at 2^32. They are shown in hexadecimal, from", Most);
+        queue = $sformatf("%0s the first index %0h on; in the slots, by their last two digits.", queue, Late);
       end
       run;
     end

@@ -20,10 +20,14 @@ module bench;
   int passed [0:Many-1];                // times that others went while it could
   int went [0:Many-1];
 
-  picker #(.Queues(Few)) u_few (.clk_i(clk), .rst_ni(rst_n && !is_many), .waits_i(waits[Few-1:0]), .slot_i(slot[Few-1:0]), .worker_i(worker),
-    .go_o(go_few), .queue_o(queue_few));
-  picker #(.Queues(Many)) u_many (.clk_i(clk), .rst_ni(rst_n && is_many), .waits_i(waits), .slot_i(slot), .worker_i(worker),
-    .go_o(go_many), .queue_o(queue_many));
+  picker #(.Queues(Few)) u_few (
+    .clk_i(clk), .rst_ni(rst_n && !is_many), .waits_i(waits[Few-1:0]), .slot_i(slot[Few-1:0]), .worker_i(worker),
+    .go_o(go_few), .queue_o(queue_few)
+  );
+  picker #(.Queues(Many)) u_many (
+    .clk_i(clk), .rst_ni(rst_n && is_many), .waits_i(waits), .slot_i(slot), .worker_i(worker), .go_o(go_many),
+    .queue_o(queue_many)
+  );
   assign go    = is_many ? go_many : go_few;
   assign queue = is_many ? queue_many : {1'b0, queue_few};
 
@@ -36,8 +40,9 @@ module bench;
     worker = worker_now;
     #1;
     could = worker ? waits & slot : '0;
-    if (is_many) row = $sformatf("%5d |               %b  %b |   %b    | %b    %0d   |            ", cycle, waits, slot, worker, go, queue);
-    else         row = $sformatf("%5d |                   %b  %b |   %b    | %b    %0d   |            ", cycle, waits[Few-1:0], slot[Few-1:0], worker, go, queue);
+    if (is_many) row = $sformatf("%5d |               %b  %b", cycle, waits, slot);
+    else         row = $sformatf("%5d |                   %b  %b", cycle, waits[Few-1:0], slot[Few-1:0]);
+    row = $sformatf("%0s |   %b    | %b    %0d   |            ", row, worker, go, queue);
     for (int q = 0; q < queues; q++) row = $sformatf("%0s %2d", row, passed[q]);
     note(row);
     if ((go ^ go) !== 1'b0 || (^queue) === 1'bx) still_wrong($sformatf("cycle %0d: go_o or queue_o is unknown.", cycle), turns, header);
@@ -53,7 +58,8 @@ module bench;
       if (!(waits[q] && slot[q]) || (go && queue == q)) passed[q] = 0;
       else if (go) passed[q] = passed[q] + 1;
       if (passed[q] > queues - 1)
-        still_wrong($sformatf("cycle %0d: queue pair %0d could go, and others went before it %0d times; with equal weights it may be %0d times.", cycle, q, passed[q], queues - 1), turns, header);
+        still_wrong({$sformatf("cycle %0d: queue pair %0d could go, and others went before it %0d times;", cycle, q, passed[q]),
+                     $sformatf(" with equal weights it may be %0d times.", queues - 1)}, turns, header);
     end
     if (go) went[queue] = went[queue] + 1;
     @(posedge clk);
@@ -82,9 +88,11 @@ module bench;
     // A worker is free in each fourth cycle, and in each third.
     for (int k = 0; k < 40; k++) step('1, '1, k % 4 == 0);
     for (int k = 0; k < 30; k++) step('1, 8'b11111110, k % 3 == 0);
-    for (int k = 0; k < cycles; k++) step(drawn(), drawn() | ((k % 500 < 250) ? 8'b01100110 : 8'b00000000), chance(k % 1000 < 500 ? 90 : 40));
+    for (int k = 0; k < cycles; k++)
+      step(drawn(), drawn() | ((k % 500 < 250) ? 8'b01100110 : 8'b00000000), chance(k % 1000 < 500 ? 90 : 40));
     for (int q = 0; q < queues; q++)
-      if (went[q] < cycles / (4 * queues)) still_wrong($sformatf("queue pair %0d went only %0d times in %0d cycles.", q, went[q], cycle), turns, header);
+      if (went[q] < cycles / (4 * queues))
+        still_wrong($sformatf("queue pair %0d went only %0d times in %0d cycles.", q, went[q], cycle), turns, header);
     all = all + cycle;
   endtask
 

@@ -4,7 +4,8 @@ module bench;
 
   localparam int Small = 8, Large = 16;
   string header = "cycle | lines ready start | line stop answer | before the cycle: free  reserved  in flight";
-  string why = "R8: a STOP ends the DECODE, whose unsent lines never come. Each place is free, reserved or in flight, and the three add up to all places.", buffer;
+  string why = "R8: a STOP ends the DECODE, whose unsent lines never come. Each place is free, reserved or in flight, and the three add up to all places.";
+  string buffer;
 
   logic clk = 1'b0, rst_n = 1'b0;
   // A buffer of 8 places runs first, then one of 16. The one that does not run stays in reset.
@@ -15,12 +16,17 @@ module bench;
   string path;
   logic begins, sends, stops, answers;
   int wanted;
-  int cycle = 0, reserved = 0, in_flight = 0, free = Small, low_for = 0, begun = 0, stopped = 0, all = 0, all_stopped = 0;
+  int cycle = 0, reserved = 0, in_flight = 0, free = Small, low_for = 0, begun = 0, stopped = 0;
+  int all = 0, all_stopped = 0;
 
-  line_credits #(.Places(Small)) u_small (.clk_i(clk), .rst_ni(rst_n && !is_large), .lines_i(lines[$clog2(Small):0]), .ready_o(ready_small),
-    .start_i(start), .line_i(line), .stop_i(stop), .answer_i(answer));
-  line_credits #(.Places(Large)) u_large (.clk_i(clk), .rst_ni(rst_n && is_large), .lines_i(lines[$clog2(Large):0]), .ready_o(ready_large),
-    .start_i(start), .line_i(line), .stop_i(stop), .answer_i(answer));
+  line_credits #(.Places(Small)) u_small (
+    .clk_i(clk), .rst_ni(rst_n && !is_large), .lines_i(lines[$clog2(Small):0]), .ready_o(ready_small), .start_i(start),
+    .line_i(line), .stop_i(stop), .answer_i(answer)
+  );
+  line_credits #(.Places(Large)) u_large (
+    .clk_i(clk), .rst_ni(rst_n && is_large), .lines_i(lines[$clog2(Large):0]), .ready_o(ready_large), .start_i(start),
+    .line_i(line), .stop_i(stop), .answer_i(answer)
+  );
   assign ready = is_large ? ready_large : ready_small;
 
   always #5 clk = ~clk;
@@ -41,9 +47,10 @@ module bench;
     #1;
     if (ready === 1'b1)
       still_wrong($sformatf("%0s. No place has leaked: when memory has answered every line, a DECODE of %0d lines may begin. So ready_o asks for too much.", what, places),
-                  {"A DECODE begins as soon as there is a place for each of its lines, and no DECODE runs.", buffer}, header);
+                  {"A DECODE begins as soon as there is a place for each of its lines, and no DECODE runs.", buffer},
+                  header);
     else
-      still_wrong($sformatf("%0s: places have leaked.", what), {why, buffer}, header);
+      still_wrong($sformatf("%0s: places have leaked.", what), why, header);
   endtask
 
   task automatic step(input int wanted, input logic begins, input logic sends, input logic stops, input logic answers);
@@ -54,14 +61,14 @@ module bench;
     stop   = stops;
     answer = answers && in_flight > 0;
     #1;
-    if (ready !== 1'b0 && ready !== 1'b1) still_wrong($sformatf("cycle %0d: ready_o is unknown.", cycle), {why, buffer}, header);
+    if (ready !== 1'b0 && ready !== 1'b1) still_wrong($sformatf("cycle %0d: ready_o is unknown.", cycle), why, header);
     start = begins && ready && !stop;
     #1;
     note($sformatf("%5d |  %2d     %b     %b   |  %b    %b     %b    |                   %2d       %2d         %2d", cycle, lines, ready, start, line, stop, answer,
                    free, reserved, in_flight));
-    if (ready && reserved > 0) still_wrong($sformatf("cycle %0d: ready_o is high while a DECODE runs.", cycle), {why, buffer}, header);
+    if (ready && reserved > 0) still_wrong($sformatf("cycle %0d: ready_o is high while a DECODE runs.", cycle), why, header);
     if (ready && free < wanted)
-      still_wrong($sformatf("cycle %0d: a DECODE of %0d lines may begin, and only %0d places are free: a line will be written over another one.", cycle, wanted, free), {why, buffer}, header);
+      still_wrong($sformatf("cycle %0d: a DECODE of %0d lines may begin, and only %0d places are free: a line will be written over another one.", cycle, wanted, free), why, header);
     low_for = (!ready && reserved == 0 && free >= wanted) ? low_for + 1 : 0;
     if (low_for > 3) held_back;
     if (line) begin
@@ -141,7 +148,8 @@ module bench;
       step(wanted, begins, sends, stops, answers);
     end
     settle;
-    if (begun < cycles / 14 || stopped < cycles / 40) still_wrong($sformatf("only %0d DECODEs have begun.", begun), {why, buffer}, header);
+    if (begun < cycles / 14 || stopped < cycles / 40)
+      still_wrong($sformatf("only %0d DECODEs have begun.", begun), why, header);
     all         = all + begun;
     all_stopped = all_stopped + stopped;
   endtask
@@ -157,6 +165,7 @@ module bench;
         is_large = 1'b1;
         places   = Large;
         buffer   = $sformatf("\nA buffer of %0d places.", Large);
+        why      = {why, buffer};
       end
       run(is_large ? 1500 : 4000);
     end
