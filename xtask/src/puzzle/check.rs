@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ const FLOOD: u64 = 1 << 20;
 const LINES: usize = 40;
 /// What a check prints that found nothing wrong; it also exits with 0.
 const SOLVED: &str = "SOLVED";
+/// By this variable a check is told a word of its run, which it prints behind [`SOLVED`]: a file that prints `SOLVED` and ends the program is not solved.
+const WORD: &str = "DOORBELL_PUZZLE_WORD";
 /// What a check prints that found something.
 const STILL_WRONG: &str = "STILL WRONG";
 
@@ -103,6 +106,7 @@ pub fn check(root: &Path, language: Language, folder: &Path, out: &Path, limit: 
             head(&log)
         )));
     }
+    let word = format!("{:016x}", RandomState::new().build_hasher().finish());
     let mut command = match language {
         Language::Verilog => {
             // Of an earlier check.
@@ -111,11 +115,16 @@ pub fn check(root: &Path, language: Language, folder: &Path, out: &Path, limit: 
                 _ => Err(error).with_context(|| format!("cannot remove {}", wave.display())),
             })?;
             let mut command = Command::new("vvp");
-            command.arg("-n").arg(&program).arg(format!("+wave={}", wave.display()));
+            command
+                .arg("-n")
+                .arg(&program)
+                .arg(format!("+wave={}", wave.display()))
+                .arg(format!("+word={word}"));
             command
         }
         _ => Command::new(&program),
     };
+    command.env(WORD, &word);
     let Some(Ended { status, log }) =
         bounded(&mut command, &out.with_extension("log"), limit)?.map(|ended| ended.with_plain_paths(root))
     else {
@@ -124,15 +133,25 @@ pub fn check(root: &Path, language: Language, folder: &Path, out: &Path, limit: 
             limit.as_secs_f64()
         )));
     };
-    Ok(verdict(root, language, status, log, &wave))
+    Ok(verdict(root, language, status, &word, &log, &wave))
 }
 
-fn verdict(root: &Path, language: Language, status: ExitStatus, log: String, wave: &Path) -> Verdict {
+fn verdict(
+    root: &Path,
+    language: Language,
+    status: ExitStatus,
+    word: &str,
+    log: &str,
+    wave: &Path,
+) -> Verdict {
     let says = |log: &str, word: &str| log.lines().any(|line| line.starts_with(word));
-    // What the simulator says of the waveform.
-    let log: String =
-        log.lines().filter(|line| !line.starts_with("VCD info")).map(|line| format!("{line}\n")).collect();
-    let is_solved = status.success() && says(&log, SOLVED) && !says(&log, STILL_WRONG);
+    let is_solved = status.success()
+        && says(log, SOLVED)
+        && log.lines().any(|line| line == word)
+        && !says(log, STILL_WRONG);
+    // Without what the simulator says of the waveform.
+    let shown = |line: &&str| !line.starts_with("VCD info") && *line != word;
+    let log: String = log.lines().filter(shown).map(|line| format!("{line}\n")).collect();
     if is_solved {
         return Verdict { is_solved, text: log };
     }

@@ -107,6 +107,18 @@ fn a_file_that_does_not_compile_is_told_as_such(
     "  initial $finish;\n  assign slot_o ",
     "The check stopped before it came to a verdict"
 )]
+#[case::a_verdict_of_its_own(
+    "late-phase",
+    "-> bool {",
+    "-> bool {\n        println!(\"SOLVED: all of it\");\n        std::process::exit(0);",
+    "The check stopped before it came to a verdict"
+)]
+#[case::a_verdict_of_its_own_in_a_simulation(
+    "full-queue",
+    "  assign slot_o ",
+    "  initial begin\n    $display(\"SOLVED: all of it\");\n    $finish;\n  end\n  assign slot_o ",
+    "The check stopped before it came to a verdict"
+)]
 #[case::crash(
     "scale-ahead",
     "  uint32_t largest = 0;",

@@ -25,7 +25,9 @@ void solved(const char* what, ...) {
   va_start(list, what);
   std::printf("SOLVED: ");
   std::vprintf(what, list);
-  std::printf("\n");
+  // The word of this run.
+  const char* const word = std::getenv("DOORBELL_PUZZLE_WORD");
+  std::printf("\n%s\n", word == nullptr ? "" : word);
   va_end(list);
   std::fflush(stdout);
   std::_Exit(0);

@@ -298,6 +298,18 @@ void run_after(const char* name, Text text) {
   while (!thread.ended) resume(thread);
 }
 
+bool has_loaded(const char* name, const Word* word, uint32_t value) {
+  Model& m = model();
+  const size_t at = m.place(word);
+  const auto is_it = [&](const Step& step) { return step.thread == name && step.kind == Kind::kLoad && step.place == at && step.value == value; };
+  return std::any_of(m.log.begin(), m.log.end(), is_it);
+}
+
+uint32_t accesses(const char* name) {
+  const std::vector<Step>& log = model().log;
+  return static_cast<uint32_t>(std::count_if(log.begin(), log.end(), [&](const Step& step) { return step.thread == name; }));
+}
+
 void name(const Word* word, const char* what, uint32_t value) {
   Place& place = model().places[model().place(word)];
   place.name = what;

@@ -44,6 +44,12 @@ void name(const Word* word, const char* what, uint32_t value);
 // Runs a thread that begins when the others have ended, and sees all that they did; for `judge`.
 void run_after(const char* name, Text text);
 
+// Whether a thread has loaded `value` from the word in this interleaving.
+bool has_loaded(const char* name, const Word* word, uint32_t value);
+
+// Accesses of a thread in this interleaving.
+uint32_t accesses(const char* name);
+
 // Prints the steps of this interleaving; those that repeat once.
 void show();
 

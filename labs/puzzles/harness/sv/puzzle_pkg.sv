@@ -5,6 +5,7 @@ package puzzle_pkg;
   int    noted = 0;
   logic [31:0] state = 32'd1;           // of the random numbers
   bit    ended = 1'b0;
+  string word;                          // of this run
 
   // Marsaglia's xorshift, as $urandom of a seed is another one in each simulator.
   function automatic logic [31:0] drawn();
@@ -45,6 +46,7 @@ package puzzle_pkg;
     if (!ended) begin
       ended = 1'b1;
       $display("SOLVED: %0s", what);
+      if ($value$plusargs("word=%s", word)) $display("%0s", word);
       $finish(0);
     end
   endtask

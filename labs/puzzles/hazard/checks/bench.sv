@@ -135,8 +135,8 @@ module bench;
   endtask
 
   // Drawn one by one, so that each simulator draws the same.
-  int rf, rs, wf, ws, on, cycles, base;
-  logic short, pauses, far;
+  int rf, rs, wf, ws, on, cycles, base, length;
+  logic short, pauses, far, is_long, is_read, is_all;
   initial begin
     if ($value$plusargs("wave=%s", path)) begin
       $dumpfile(path);
@@ -166,6 +166,20 @@ module bench;
       rs = rf + 1 + below(4);
       wf = base + below(Near - 4);
       ws = wf + 1 + below(4);
+      // In the second half one word in eight has a long range, and two have the longest that there is.
+      is_long = chance(12) && k >= 750;
+      is_read = chance(50);
+      length  = 5 + below(56);
+      is_all  = k == 900 || k == 1200;
+      if (is_all) begin
+        is_read = k == 900;
+        is_long = 1'b1;
+        length  = Lines - 1;
+        if (is_read) rf = 0;
+        else         wf = 0;
+      end
+      if (is_long && is_read)  rs = (rf + length < Lines) ? rf + length : Lines - 1;
+      if (is_long && !is_read) ws = (wf + length < Lines) ? wf + length : Lines - 1;
       on     = below(Units);
       short  = chance(70);
       cycles = 1 + below(short ? 6 : 20);

@@ -4,6 +4,7 @@
 mod completion_queue;
 mod memory;
 
+use std::env::var;
 use std::process::exit;
 
 use completion_queue::CompletionQueue;
@@ -197,7 +198,7 @@ fn run_beside(depth: u32, start: u32) {
 
 fn main() {
     // Wherever the first index lies in its lap, in laps of either phase, and before 2^32.
-    for depth in [4, 2, 8] {
+    for depth in [4, 2, 8, 32] {
         for start in [0, 1, depth, depth + 1, 3 * depth - 1, u32::MAX - 2, depth.wrapping_neg()] {
             run(depth, start);
         }
@@ -205,5 +206,6 @@ fn main() {
     for depth in [4, 2] {
         run_beside(depth, 0);
     }
-    println!("SOLVED: five laps and more on 2, 4 and 8 slots, from seven first indices each: every completion is taken once, when it is whole. So it is where it becomes visible while the host looks.");
+    println!("SOLVED: five laps and more on 2, 4, 8 and 32 slots, from seven first indices each: every completion is taken once, when it is whole. So it is where it becomes visible while the host looks.");
+    println!("{}", var("DOORBELL_PUZZLE_WORD").unwrap_or_default());
 }

@@ -4,6 +4,7 @@
 mod vector;
 
 use std::collections::{HashMap, VecDeque};
+use std::env::var;
 use std::process::exit;
 
 use vector::Vector;
@@ -209,6 +210,32 @@ fn in_one_line(vector: &Vector) -> String {
     words.join(" ").replace("( ", "(").replace(", )", ")").replace(", }", " }")
 }
 
+/// A host that has not armed for long: many completions have become visible, and then it writes an old index.
+fn run_far(start: u32) {
+    const MANY: u32 = 1 << 20;
+    let mut long = Vector::new(start);
+    (0..MANY).for_each(|_| long.completion_visible());
+    let next = start.wrapping_add(MANY);
+    // The newest is up to 2^31 - 2 ahead.
+    for behind in [1, 4, 5, 129, 200, 300, 1 << 15, 40_000, 1 << 16, 70_000, MANY, (1 << 31) - 1] {
+        let mut vector = long.clone();
+        vector.arm(next.wrapping_sub(behind));
+        if !would_send(&vector) {
+            let steps = vec![
+                format!("device  {MANY} completions have become visible, the newest is {:#x}", next.wrapping_sub(1)),
+                format!("host    writes ARM = {:#x}; the newest completion is {:#x} ahead of it", next.wrapping_sub(behind), behind - 1),
+            ];
+            still_wrong("the host writes ARM far behind, and no message is sent.", FIRES, start, steps, None, &vector);
+        }
+    }
+    let mut vector = long;
+    vector.arm(next);
+    if would_send(&vector) {
+        let steps = vec![format!("host    writes ARM = {next:#x}; the newest completion is {:#x}", next.wrapping_sub(1))];
+        still_wrong("a message is sent too early.", FIRES, start, steps, None, &vector);
+    }
+}
+
 /// How many states there are from this first index on.
 fn run(start: u32) -> usize {
     let first = State {
@@ -225,11 +252,16 @@ fn run(start: u32) -> usize {
         aheads: 1,
     };
     let mut steps = HashMap::from([(first.clone(), None)]);
+    // A host that sleeps for ever shows more than the message that would have woken it.
+    let mut unsent: Option<State> = None;
     let mut open = VecDeque::from([first]);
     while let Some(state) = open.pop_front() {
         if state.sleeps_for_ever() {
             let what = format!("the host sleeps for ever, and completion {} is there.", shown(start, state.taken));
             still_wrong(&what, &format!("{FIRES}\nWhat comes later could still wake the host. So this shows only once all {COUNT} completions are visible."), start, history(&steps, &state), None, &state.vector);
+        }
+        if unsent.is_none() && state.pending && !would_send(&state.vector) {
+            unsent = Some(state.clone());
         }
         for step in STEPS {
             let Some((text, next, wrong)) = state.step(start, step) else { continue };
@@ -246,10 +278,16 @@ fn run(start: u32) -> usize {
             exit(1);
         }
     }
+    if let Some(state) = unsent {
+        let what = "a message is due, and none will be sent.";
+        still_wrong(what, FIRES, start, history(&steps, &state), None, &state.vector);
+    }
     steps.len()
 }
 
 fn main() {
     let states: usize = [0, 41, u32::MAX - 1, u32::MAX, (1 << 31) - 1].map(run).iter().sum();
+    [0, u32::MAX - (1 << 19)].map(run_far);
     println!("SOLVED: in {states} states the host is woken for every completion that it waits for, once for each arming, and never early.");
+    println!("{}", var("DOORBELL_PUZZLE_WORD").unwrap_or_default());
 }

@@ -11,6 +11,7 @@ use ring::{Ring, SLOTS};
 
 /// A first index from which the indices wrap at 2^32.
 const LATE: u32 = u32::MAX - 1;
+const _: () = assert!(SLOTS == 2, "the ring has two slots: SLOTS stays 2");
 /// More than fit, so that one slot is used twice.
 const COUNT: u32 = SLOTS + 1;
 /// Looks at what the other side is to do before a side gives up.

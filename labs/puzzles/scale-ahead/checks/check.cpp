@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr uint32_t kPositions = 8, kShown = 12;
+constexpr uint32_t kFew = 8, kMany = 33, kShown = 12;   // positions; channels that are shown
 constexpr uint16_t kScaleBehind = 0xEEEE;
 constexpr int8_t kMantissaBehind = 0x55;
 const char* const kBytes = "R27: the bytes are the same whether one descriptor makes them or several. Nothing looks ahead: no scale depends on later tokens.";
@@ -19,13 +19,13 @@ const char* const kFormula = "store(h): scale = max(1, ceil(16 * max |h| / 127))
 
 // Channels, position by position.
 struct Heads {
-  int32_t channels[kPositions * kWidth];
+  int32_t channels[kMany * kWidth];
 };
 
 // What positions are stored as, with room for one more.
 struct Stored {
-  uint16_t scales[kPositions + 1];
-  int8_t mantissas[(kPositions + 1) * kWidth];
+  uint16_t scales[kMany + 1];
+  int8_t mantissas[(kMany + 1) * kWidth];
 };
 
 uint32_t g_state = 1;
@@ -58,8 +58,8 @@ void run(const Heads& heads, uint32_t first, uint32_t count, Stored& out) {
   }
 }
 
-void formula(const Heads& heads, Stored& out) {
-  for (uint32_t p = 0; p < kPositions; p++) {
+void formula(const Heads& heads, uint32_t positions, Stored& out) {
+  for (uint32_t p = 0; p < positions; p++) {
     const int32_t* const head = heads.channels + p * kWidth;
     int64_t largest = 0;
     for (uint32_t k = 0; k < kWidth; k++) largest = max<int64_t>(largest, head[k] < 0 ? -static_cast<int64_t>(head[k]) : head[k]);
@@ -92,15 +92,18 @@ void show(const char* name, const Stored& of, uint32_t p) {
   check::end();
 }
 
-void judge(const Heads& heads) {
+void judge(const Heads& heads, uint32_t positions) {
   static Stored whole, other;
-  run(heads, 0, kPositions, whole);
+  whole = other = {};
+  run(heads, 0, positions, whole);
+  // Of many positions, not each.
+  const uint32_t step = positions > kFew ? 8 : 1;
   char one[64], two[64];
   // A later token is another one.
-  for (uint32_t late = 1; late < kPositions; late++) {
+  for (uint32_t late = 1; late < positions; late += step) {
     Heads changed = heads;
     for (uint32_t k = 0; k < kWidth; k++) changed.channels[late * kWidth + k] = drawn(400000);
-    run(changed, 0, kPositions, other);
+    run(changed, 0, positions, other);
     for (uint32_t p = 0; p < late; p++) {
       if (is_same(whole, other, p)) continue;
       check::still_wrong(kBytes, "the bytes of position %u change when the token of position %u, which comes later, is another one.", p, late);
@@ -110,10 +113,10 @@ void judge(const Heads& heads) {
     }
   }
   // Two descriptors for one.
-  for (uint32_t cut = 1; cut < kPositions; cut++) {
+  for (uint32_t cut = 1; cut < positions; cut += step) {
     run(heads, 0, cut, other);
-    run(heads, cut, kPositions - cut, other);
-    for (uint32_t p = 0; p < kPositions; p++) {
+    run(heads, cut, positions - cut, other);
+    for (uint32_t p = 0; p < positions; p++) {
       if (is_same(whole, other, p)) continue;
       check::still_wrong(kPieces, "position %u gets other bytes when a second descriptor begins at position %u.", p, cut);
       snprintf(one, sizeof one, "position %u, one descriptor", p);
@@ -121,8 +124,8 @@ void judge(const Heads& heads) {
       show_both(one, whole, two, other, p);
     }
   }
-  formula(heads, other);
-  for (uint32_t p = 0; p < kPositions; p++) {
+  formula(heads, positions, other);
+  for (uint32_t p = 0; p < positions; p++) {
     if (is_same(whole, other, p)) continue;
     const int32_t* const head = heads.channels + p * kWidth;
     const int8_t* const found = whole.mantissas + p * kWidth;
@@ -143,14 +146,18 @@ void judge(const Heads& heads) {
 }  // namespace
 
 int main() {
-  for (int32_t round = 0; round < 12; round++) {
+  for (int32_t round = 0; round < 13; round++) {
     static Heads heads;
-    for (uint32_t p = 0; p < kPositions; p++) {
+    const uint32_t positions = round == 12 ? kMany : kFew;
+    for (uint32_t p = 0; p < positions; p++) {
       // Small and large positions, and one of zeros; the largest channel is anywhere.
       const int32_t bound = p == 3 && round % 4 == 0 ? 0 : round == 0 ? 1000 * static_cast<int32_t>(p + 1) : 1 << (10 + drawn(8));
       for (uint32_t k = 0; k < kWidth; k++) heads.channels[p * kWidth + k] = drawn(bound);
     }
-    judge(heads);
+    judge(heads, positions);
   }
+  // None at all.
+  static Stored none;
+  run({}, 0, 0, none);
   check::solved("every position is stored by its own channels, in one piece or in two.");
 }
