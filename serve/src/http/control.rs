@@ -227,10 +227,8 @@ async fn abort_requests(State(server): State<Arc<Server>>, request: Request) -> 
     };
     let names =
         names.ok_or_else(|| Wrong::field(&field, format!("{field} is no list of names; give texts")))?;
-    // An empty list names nobody.
-    if !names.is_empty() {
-        abort(&server, &names).await;
-    }
+    // As with vLLM, an empty list stands for all.
+    abort(&server, &names).await;
     json(json!({ "status": "aborted" }))
 }
 

@@ -648,12 +648,7 @@ fn a_slip_in_a_control_request_aborts_nobody() {
             assert!(status == 400 && message.contains(says), "{endpoint} {body}: {message}");
             assert!(told["error"]["param"].is_string(), "{endpoint} {body}: {told}");
         }
-        for body in [
-            json!({ "request_id": "nope" }),
-            json!({ "rid": "nope" }),
-            json!({ "rid": ["nope"] }),
-            json!({ "request_ids": [] }),
-        ] {
+        for body in [json!({ "request_id": "nope" }), json!({ "rid": "nope" }), json!({ "rid": ["nope"] })] {
             server.ok("/abort_requests", &body);
         }
         // Python's own spelling, and modes in a body.
@@ -690,7 +685,9 @@ fn a_slip_in_a_control_request_aborts_nobody() {
             "{told}"
         );
     });
-    for body in [json!({ "request_id": "mine" }), json!({ "rid": ["mine"] }), json!({})] {
+    for body in
+        [json!({ "request_id": "mine" }), json!({ "rid": ["mine"] }), json!({ "request_ids": [] }), json!({})]
+    {
         server.ok("/pause?mode=keep", &json!({}));
         std::thread::scope(|scope| {
             let of = &server;
