@@ -172,7 +172,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             code = signalled(&mut interrupt, &mut terminate).await;
             // Whoever asks twice waits for nothing.
             tokio::spawn(async move {
-                std::process::exit(signalled(&mut interrupt, &mut terminate).await.into())
+                std::process::exit(signalled(&mut interrupt, &mut terminate).await.into());
             });
         };
         serve(server, listener, over).await?;

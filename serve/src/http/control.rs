@@ -54,10 +54,18 @@ async fn settings(server: &Server, request: Request, known: &[&str]) -> Result<M
     let pairs = query(request.uri())?;
     let mut all: Map<String, Value> = read(server, request).await?;
     for (name, value) in pairs {
-        let message = format!("{name} is given twice; give it once");
-        if all.insert(name.clone(), value.into()).is_some() {
-            return Err(Wrong::field(&name, message));
-        }
+        // Of tags there may be several.
+        let before = all.remove(&name);
+        let value = match before {
+            None if name == "tags" => Value::Array(vec![value.into()]),
+            None => value.into(),
+            Some(Value::Array(mut tags)) if name == "tags" => {
+                tags.push(value.into());
+                Value::Array(tags)
+            }
+            Some(_) => return Err(Wrong::field(&name, format!("{name} is given twice; give it once"))),
+        };
+        all.insert(name, value);
     }
     match all.keys().find(|name| !known.contains(&name.as_str())) {
         None => Ok(all),
@@ -145,23 +153,30 @@ const SLEEPS: [&str; 2] = ["weights", "kv_cache"];
 /// A third tag of vLLM: what waits begins, if nothing else sleeps.
 const SCHEDULING: &str = "scheduling";
 
+/// The parts that a request names.
+fn tags(settings: &Map<String, Value>) -> Result<Vec<String>, Wrong> {
+    let tags = match settings.get("tags") {
+        None | Some(Value::Null) => &[][..],
+        Some(Value::Array(tags)) => tags,
+        Some(tag) => std::slice::from_ref(tag),
+    };
+    let known = |tag: &str| SLEEPS.contains(&tag) || tag == SCHEDULING;
+    let each = tags.iter().map(|tag| match tag.as_str() {
+        Some(tag) if known(tag) => Ok(tag.to_owned()),
+        _ => {
+            let tag = tag.as_str().map_or_else(|| tag.to_string(), str::to_owned);
+            let message =
+                format!("tags is {tag}; it must be one of {}, {}, {SCHEDULING}", SLEEPS[0], SLEEPS[1]);
+            Err(Wrong::field("tags", message))
+        }
+    });
+    each.collect()
+}
+
 /// `POST /wake_up?tags=weights&tags=kv_cache`: all, or what is named. Requests go on once nothing sleeps any more.
 async fn wake_up(State(server): State<Arc<Server>>, request: Request) -> Told {
-    let mut tags = vec![];
-    for (name, tag) in query(request.uri())? {
-        match &*name {
-            "tags" if SLEEPS.contains(&&*tag) || tag == SCHEDULING => tags.push(tag),
-            "tags" => {
-                let message =
-                    format!("tags is {tag}; it must be one of {}, {}, {SCHEDULING}", SLEEPS[0], SLEEPS[1]);
-                return Err(Wrong::field("tags", message));
-            }
-            _ => {
-                let message = format!("{name} is not known here, and nothing was done; there is tags");
-                return Err(Wrong::field(&name, message));
-            }
-        }
-    }
+    let settings = settings(&server, request, &["tags"]).await?;
+    let tags = tags(&settings)?;
     let sleeps = match &mut *server.asleep() {
         Some(asleep) => {
             asleep.retain(|part| !tags.is_empty() && !tags.iter().any(|tag| tag == part));
@@ -186,12 +201,15 @@ async fn is_paused(State(server): State<Arc<Server>>) -> Told {
 
 /// `POST /sleep?level=0|1|2`. The device keeps its memory: requests that run are aborted, and new ones wait. At level 0 nothing else sleeps.
 async fn sleep(State(server): State<Arc<Server>>, request: Request) -> Told {
-    let settings = settings(&server, request, &["level", "mode"]).await?;
+    let settings = settings(&server, request, &["level", "mode", "tags"]).await?;
     let level =
         settings.get("level").map_or_else(|| "1".to_owned(), |level| level.to_string().replace('"', ""));
     let parts = match &*level {
         "0" => vec![],
-        "1" | "2" | "null" => SLEEPS.to_vec(),
+        "1" | "2" | "null" => {
+            let tags = tags(&settings)?;
+            SLEEPS.into_iter().filter(|part| tags.is_empty() || tags.iter().any(|tag| tag == part)).collect()
+        }
         other => return Err(Wrong::field("level", format!("level is {other}; it must be 0, 1 or 2"))),
     };
     hold(&server, how(&settings)?, false).await?;

@@ -607,6 +607,12 @@ fn a_server_wakes_once_all_of_it_is_awake() {
         });
         assert_eq!(sleeps(), false);
     }
+    // SkyRL's client has them in a body.
+    server.ok("/sleep", &json!({ "level": 2 }));
+    assert_eq!(server.ok("/wake_up", &json!({ "tags": ["weights"] }))["status"], "sleeping");
+    assert_eq!(server.ok("/wake_up", &json!({ "tags": ["kv_cache"] }))["status"], "resumed");
+    server.ok("/sleep", &json!({ "level": 1, "tags": ["kv_cache"] }));
+    assert_eq!(server.ok("/wake_up", &json!({ "tags": "kv_cache" }))["status"], "resumed");
     for wake in ["/wake_up", "/wake_up?tags=weights&tags=kv_cache", "/resume"] {
         server.ok("/sleep", &json!({}));
         assert_eq!(server.ok(wake, &json!({}))["status"], "resumed");
