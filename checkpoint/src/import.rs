@@ -8,10 +8,10 @@ mod llama;
 
 use std::path::Path;
 
-use doorbell_lm::About;
 use doorbell_lm::file::{FileError, read};
 use doorbell_lm::float;
 use doorbell_lm::limits::WEIGHT_BYTES;
+use doorbell_lm::{About, Shape};
 
 /// A model with the weights that were published, and what surrounds it.
 #[derive(Clone, Debug)]
@@ -31,6 +31,25 @@ pub fn import(path: &Path) -> Result<Imported, FileError> {
         return hf::import(path);
     }
     import_gguf(&read(path, WEIGHT_BYTES)?, &stem(path)).map_err(|error| error.within(path))
+}
+
+/// Reads weights that are to take the place of those of a model of this shape: as [`import`] does, but a directory needs no more than the weights. What
+/// it lacks beside them is that of the directory `other`.
+///
+/// # Errors
+/// As [`import`]. A directory of another shape is refused before its weights are read.
+pub fn import_update(path: &Path, other: Option<&Path>, shape: &Shape) -> Result<Imported, FileError> {
+    if path.is_dir() {
+        return hf::update(path, other, shape);
+    }
+    if path.extension().is_some_and(|extension| extension == "safetensors") {
+        return Err(FileError::new(
+            path.display(),
+            "it is one file of a model",
+            "give the directory that it is in",
+        ));
+    }
+    import(path)
 }
 
 /// Reads the bytes of a GGUF file; `name` is the model's if the file does not say.

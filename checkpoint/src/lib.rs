@@ -8,4 +8,4 @@ mod import;
 pub mod text;
 
 pub use contained::contains;
-pub use import::{Imported, import, import_gguf};
+pub use import::{Imported, import, import_gguf, import_update};

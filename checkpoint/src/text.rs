@@ -162,6 +162,11 @@ impl Text {
         Stream::new(self)
     }
 
+    /// Turns tokens into text as they come, behind others: what they add to the text of these.
+    pub fn stream_behind(&self, tokens: &[u32]) -> Stream<'_> {
+        Stream::behind(self, tokens)
+    }
+
     /// The text of tokens, without those that only steer, as an end; bytes that are no letter read as U+FFFD.
     ///
     /// # Errors

@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use doorbell_checkpoint::import;
+#[cfg(feature = "serve")]
+use doorbell_checkpoint::import_update;
 use doorbell_checkpoint::text::Text;
+use doorbell_checkpoint::{Imported, import};
 use doorbell_devices::Kind;
 #[cfg(feature = "serve")]
 use doorbell_lm::Shape;
@@ -213,11 +215,12 @@ pub fn prompt(text: &Text, context: usize, prompt: &str, raw: bool) -> Result<Ve
     }
 }
 
-/// Weights in the place of those of a model of this shape, with the same end tokens: an image, or what was published. They get the cap that
-/// the model was given.
+/// Weights in the place of those of a model of this shape, with the same end tokens: an image, or what was published. Of a directory the weights are
+/// enough, if the model that is served is one too. They get the cap that the model was given.
 #[cfg(feature = "serve")]
 pub fn weights(
     path: &Path,
+    served: &Path,
     shape: Shape,
     cap: CapArgs,
     ends: &[u32],
@@ -231,7 +234,10 @@ pub fn weights(
     }
     let image = match path.is_file() && begins_as_image(path) {
         true => Image::read(path).map_err(file_failed)?,
-        false => imported(path)?.1,
+        false => {
+            let other = Some(served).filter(|served| served.is_dir());
+            whole(path, import_update(path, other, &shape).map_err(file_failed)?)?.1
+        }
     };
     let image = cap.apply(image)?;
     if image.model.shape != shape || image.about.ends != ends {
@@ -255,7 +261,11 @@ pub fn fit(trace: &mut Trace, context: u32) {
 }
 
 fn imported(path: &Path) -> Result<(float::Model, Image), Failure> {
-    let imported = import(path).map_err(file_failed)?;
+    whole(path, import(path).map_err(file_failed)?)
+}
+
+/// What was imported, and the integers that it becomes.
+fn whole(path: &Path, imported: Imported) -> Result<(float::Model, Image), Failure> {
     let model = quantise(&imported.model)
         .map_err(|error| Failure::input(format!("{}: {error}; give another model", path.display())))?;
     // What no text can be had with is refused here, and not by the first prompt.

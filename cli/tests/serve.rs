@@ -2,11 +2,13 @@
 #![cfg(feature = "serve")]
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use assert_cmd::cargo::cargo_bin;
 use rstest::rstest;
@@ -21,9 +23,13 @@ struct Server {
 
 impl Server {
     fn start(arguments: &str) -> Server {
+        Server::of("micro", arguments)
+    }
+
+    fn of(model: &str, arguments: &str) -> Server {
         let mut command = Command::new(cargo_bin("doorbell"));
         command
-            .args("serve --model micro --listen 127.0.0.1:0".split(' '))
+            .args(["serve", "--model", model, "--listen", "127.0.0.1:0"])
             .args(arguments.split_whitespace());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut told = BufReader::new(child.stderr.take().unwrap());
@@ -37,6 +43,17 @@ impl Server {
         let response =
             ureq::post(format!("http://{}{endpoint}", self.address)).send(body.to_string()).unwrap();
         serde_json::from_reader(response.into_body().into_reader()).unwrap()
+    }
+
+    /// Status and message of a request that is refused.
+    fn refused(&self, endpoint: &str, body: &Value) -> (u16, String) {
+        let agent = ureq::Agent::config_builder().http_status_as_error(false);
+        let agent: ureq::Agent = agent.build().into();
+        let response =
+            agent.post(format!("http://{}{endpoint}", self.address)).send(body.to_string()).unwrap();
+        let status = response.status().as_u16();
+        let told: Value = serde_json::from_reader(response.into_body().into_reader()).unwrap();
+        (status, told["error"]["message"].as_str().unwrap_or_default().to_owned())
     }
 
     fn signal(&self, signal: &str) {
@@ -92,6 +109,128 @@ fn the_rtl_answers_as_the_golden_model() {
     });
     assert_eq!(answers[0], answers[1]);
     assert_eq!(answers[0].as_array().unwrap().len(), 3);
+}
+
+/// Weights whose tokens tell, as directories of Hugging Face.
+fn weights(to: &Path) {
+    let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lifecycle");
+    let mut command = Command::new("python3");
+    command.args(["-m", "doorbell_lifecycle", "weights"]).arg(to).env("PYTHONPATH", suite);
+    assert!(command.stdout(Stdio::null()).status().unwrap().success());
+}
+
+/// Trainers push weights without the rest of a model: what the directory lacks is that of the model that is served.
+#[test]
+fn weights_alone_are_an_update() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = |name: &str| scratch.path().join(name);
+    weights(scratch.path());
+    let server = Server::of(path("version-0").to_str().unwrap(), "");
+    let ask = || {
+        server.post("/v1/completions", &json!({ "prompt": "p0 p1", "max_tokens": 4, "seed": 1 }))["choices"]
+            [0]["text"]
+            .clone()
+    };
+    let letter =
+        |text: &Value| text.as_str().unwrap().chars().find(|letter| "ABC".contains(*letter)).unwrap();
+    assert_eq!(letter(&ask()), 'A');
+    fs::create_dir(path("alone")).unwrap();
+    fs::copy(path("version-1/model.safetensors"), path("alone/model.safetensors")).unwrap();
+    server.post("/update_weights", &json!({ "weight_dir": path("alone") }));
+    assert_eq!(letter(&ask()), 'B');
+    // Shards with an index, and a config.json of the same model.
+    fs::create_dir(path("shards")).unwrap();
+    let bytes = fs::read(path("version-2/model.safetensors")).unwrap();
+    let size = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let names: Value = serde_json::from_slice(&bytes[8..8 + size]).unwrap();
+    let map: serde_json::Map<String, Value> = names
+        .as_object()
+        .unwrap()
+        .keys()
+        .filter(|name| *name != "__metadata__")
+        .map(|name| (name.clone(), json!("model-00001-of-00001.safetensors")))
+        .collect();
+    fs::write(path("shards/model-00001-of-00001.safetensors"), bytes).unwrap();
+    fs::write(path("shards/model.safetensors.index.json"), json!({ "weight_map": map }).to_string()).unwrap();
+    fs::copy(path("version-2/config.json"), path("shards/config.json")).unwrap();
+    server.post("/update_weights", &json!({ "weight_dir": path("shards") }));
+    assert_eq!(letter(&ask()), 'C');
+    // What is there must agree, and a directory without weights has none.
+    let mut config: Value =
+        serde_json::from_slice(&fs::read(path("version-1/config.json")).unwrap()).unwrap();
+    config["eos_token_id"] = json!(300);
+    fs::write(path("alone/config.json"), config.to_string()).unwrap();
+    fs::write(path("alone/generation_config.json"), json!({ "eos_token_id": 301 }).to_string()).unwrap();
+    let (status, told) = server.refused("/update_weights", &json!({ "weight_dir": path("alone") }));
+    assert!(status == 400 && told.contains("other end tokens"), "{told}");
+    fs::create_dir(path("nothing")).unwrap();
+    let (status, told) = server.refused("/update_weights", &json!({ "weight_dir": path("nothing") }));
+    assert!(status == 400 && told.contains("there are no weights in it"), "{told}");
+    let (status, told) =
+        server.refused("/update_weights", &json!({ "weight_dir": path("version-1/model.safetensors") }));
+    assert!(status == 400 && told.contains("give the directory"), "{told}");
+    assert_eq!(letter(&ask()), 'C');
+    // A model that is no directory has no config.json to lend.
+    let server = Server::of("micro", "");
+    let (status, told) = server.refused("/update_weights", &json!({ "weight_dir": path("shards-none") }));
+    assert!(status == 400 && told.contains("there is nothing at"), "{told}");
+    fs::remove_file(path("alone/config.json")).unwrap();
+    let (status, told) = server.refused("/update_weights", &json!({ "weight_dir": path("alone") }));
+    assert!(status == 400 && told.contains("config.json"), "{told}");
+}
+
+/// Weights of another shape are refused by their config.json: no tensor is read.
+#[test]
+fn another_shape_is_refused_before_its_tensors_are_read() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = |name: &str| scratch.path().join(name);
+    weights(scratch.path());
+    let server = Server::of(path("version-0").to_str().unwrap(), "");
+    let mut config: Value =
+        serde_json::from_slice(&fs::read(path("version-1/config.json")).unwrap()).unwrap();
+    config["intermediate_size"] = json!(4096);
+    config["num_hidden_layers"] = json!(64);
+    fs::write(path("version-1/config.json"), config.to_string()).unwrap();
+    fs::write(path("version-1/model.safetensors"), b"no tensors").unwrap();
+    let (status, told) = server.refused("/update_weights", &json!({ "weight_dir": path("version-1") }));
+    assert!(status == 400 && told.contains("another shape"), "{told}");
+}
+
+/// Servers that were given no seed draw different answers to requests without one, and each tells its seed; with a seed they draw the same.
+#[test]
+fn servers_without_a_seed_draw_apart() {
+    let draw = |server: &Server| {
+        let body =
+            json!({ "prompt": [1, 2], "max_tokens": 30, "ignore_eos": true, "return_token_ids": true });
+        server.post("/v1/completions", &body)["choices"][0]["token_ids"].clone()
+    };
+    let seed = |server: &Server| {
+        let response = ureq::get(format!("http://{}/server_info", server.address)).call().unwrap();
+        let told: Value = serde_json::from_reader(response.into_body().into_reader()).unwrap();
+        told["random_seed"].as_u64().unwrap()
+    };
+    let (one, other) = (Server::start(""), Server::start(""));
+    let drawn = draw(&one);
+    assert_ne!(drawn, draw(&other));
+    let again = Server::start(&format!("--seed {}", seed(&one)));
+    assert_eq!(draw(&again), drawn);
+}
+
+/// A second signal ends the server at once, whatever the first one waits for.
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let mut server = Server::start("");
+    // Half a request, for which the server waits some seconds.
+    let mut half = std::net::TcpStream::connect(&server.address).unwrap();
+    half.write_all(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n{").unwrap();
+    thread::sleep(Duration::from_millis(200));
+    server.signal("-TERM");
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(server.child.try_wait().unwrap(), None, "it does not wait");
+    let since = Instant::now();
+    server.signal("-INT");
+    assert_eq!(server.child.wait().unwrap().code(), Some(130));
+    assert!(since.elapsed() < Duration::from_secs(2), "it took {:?}", since.elapsed());
 }
 
 #[rstest]

@@ -140,7 +140,7 @@ pub(crate) fn relabel(fault: Option<Fault>, end: &mut End, version: impl FnOnce(
     if fault == Some(LateLabel)
         && let Some(last) = end.versions.last()
     {
-        end.versions = vec![VersionSpan { version: version(), start: 0, end: last.end }];
+        end.versions = vec![VersionSpan { version: version(), start: 0, ..*last }];
     }
 }
 

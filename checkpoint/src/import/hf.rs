@@ -14,9 +14,9 @@ use super::Imported;
 use super::blocks::Packing;
 use super::llama::{self, Names, Source};
 use super::{gemma, stem};
-use doorbell_lm::About;
 use doorbell_lm::file::{FileError, read};
 use doorbell_lm::limits::{JSON_BYTES, TEMPLATE_BYTES, WEIGHT_BYTES};
+use doorbell_lm::{About, Shape};
 
 /// What to do with a file that is not as it was published.
 const FETCH: &str = "fetch the file again";
@@ -77,11 +77,42 @@ impl Source for Files<'_> {
     }
 }
 
+/// Where the files of a model are that hold no weights: in its directory, or in that of a model whose weights it is to take the place of.
+struct Place<'p> {
+    directory: &'p Path,
+    other: Option<&'p Path>,
+}
+
+impl Place<'_> {
+    fn file(&self, name: &str) -> PathBuf {
+        let own = self.directory.join(name);
+        match self.other.map(|other| other.join(name)) {
+            Some(other) if !own.exists() && other.exists() => other,
+            _ => own,
+        }
+    }
+}
+
 /// Reads a whole directory.
 pub(super) fn import(directory: &Path) -> Result<Imported, FileError> {
-    let path = directory.join("config.json");
+    read_from(&Place { directory, other: None }, None)
+}
+
+/// Reads a directory of weights of this shape. What it lacks beside them is that of `other`.
+pub(super) fn update(directory: &Path, other: Option<&Path>, shape: &Shape) -> Result<Imported, FileError> {
+    read_from(&Place { directory, other }, Some(shape))
+}
+
+fn read_from(place: &Place<'_>, shape: Option<&Shape>) -> Result<Imported, FileError> {
+    let directory = place.directory;
+    let path = place.file("config.json");
     let config = object(&path)?;
     let plan = config::plan(&config).map_err(|error| error.within(&path))?;
+    // Before any weight is read: a model takes several times the bytes of its files.
+    if shape.is_some_and(|shape| plan.shape() != Shape { kv_cap: None, ..*shape }) {
+        let problem = "the model has another shape than the one that is served";
+        return Err(FileError::new(path.display(), problem, "start a server for it"));
+    }
     let (named, files) = weights(directory)?;
     let mut tensors = vec![];
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
@@ -120,7 +151,7 @@ pub(super) fn import(directory: &Path) -> Result<Imported, FileError> {
         config::Plan::Gemma(plan) => gemma::read(&files, plan),
     };
     let model = model.map_err(|error| error.within(directory))?;
-    let about = about(directory, &config, model.shape.vocabulary)?;
+    let about = about(place, &config, model.shape.vocabulary)?;
     Ok(Imported { model, about })
 }
 
@@ -239,21 +270,22 @@ fn shards(directory: &Path) -> Result<Vec<String>, FileError> {
     Ok(found.into_values().collect())
 }
 
-fn about(directory: &Path, config: &Value, vocabulary: usize) -> Result<About, FileError> {
-    let path = directory.join("tokenizer.json");
+fn about(place: &Place<'_>, config: &Value, vocabulary: usize) -> Result<About, FileError> {
+    let directory = place.directory;
+    let path = place.file("tokenizer.json");
     let mut tokenizer = object(&path)?;
     // transformers resets both when it loads the file.
     for key in ["truncation", "padding"] {
         tokenizer[key] = Value::Null;
     }
-    let settings = directory.join("tokenizer_config.json");
+    let settings = place.file("tokenizer_config.json");
     let other = optional(&settings)?;
     // As transformers: this file is of before added_tokens_decoder, and comes first where that is not told.
     let map = match other["added_tokens_decoder"] {
-        Value::Null => optional(&directory.join("special_tokens_map.json"))?,
+        Value::Null => optional(&place.file("special_tokens_map.json"))?,
         _ => Value::Null,
     };
-    let generation = optional(&directory.join("generation_config.json"))?;
+    let generation = optional(&place.file("generation_config.json"))?;
     let special = special(&[&map, &other]);
     if !matches!(tokenizer["added_tokens"], Value::Null | Value::Array(_)) {
         return Err(FileError::new(path.display(), "its added_tokens are no list", FETCH));
@@ -276,7 +308,7 @@ fn about(directory: &Path, config: &Value, vocabulary: usize) -> Result<About, F
             let token = value.as_u64().filter(|&token| token < vocabulary as u64).ok_or_else(|| {
                 let problem = format!("eos_token_id is {value}, expected tokens below {vocabulary}");
                 FileError::new(
-                    directory.join(file).display(),
+                    place.file(file).display(),
                     problem,
                     "give the ids of tokens that the model has",
                 )

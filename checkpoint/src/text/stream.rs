@@ -13,10 +13,12 @@ use super::{Text, TextError};
 use crate::contained::contained;
 
 /// Text of tokens as they come. All that it gives, put together, is the text that [`Text::decode`] gives of all tokens.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Stream<'t> {
     text: &'t Text,
     stages: Vec<Stage<'t>>,
+    /// What the tokens before the first end with, if that was not decided yet: it is a part of their own text.
+    before: String,
     /// After an error the stages may have lost tokens.
     failed: Option<TextError>,
 }
@@ -30,7 +32,19 @@ impl<'t> Stream<'t> {
             }
             None => stages.push(Stage::Blanks { first: true }),
         }
-        Self { text, stages, failed: None }
+        Self { text, stages, before: String::new(), failed: None }
+    }
+
+    /// The same behind these tokens: what it gives is what further tokens add to their text. Only the last of them decide that.
+    pub(super) fn behind(text: &'t Text, tokens: &[u32]) -> Self {
+        let mut stream = Stream::new(text);
+        let last = &tokens[tokens.len().saturating_sub(LOOKS_BACK)..];
+        let left = stream.take(last).and_then(|_| stream.clone().end());
+        match left {
+            Ok(before) => Self { before, ..stream },
+            // Tokens that no text can be had of add nothing to the next ones.
+            Err(_) => Stream::new(text),
+        }
     }
 
     /// What one more token adds; nothing as long as that is not decided, as within a letter or a run of bytes.
@@ -73,12 +87,45 @@ impl<'t> Stream<'t> {
             Ok(pieces.concat())
         });
         let said = said.and_then(|said: Decoded<String>| said.map_err(|error| error.to_string()));
-        said.map_err(|problem| self.failed.insert(TextError::Tokenizer(problem)).clone())
+        let mut said = said.map_err(|problem| self.failed.insert(TextError::Tokenizer(problem)).clone())?;
+        if !self.before.is_empty() {
+            let same = self.before.chars().zip(said.chars()).take_while(|(one, other)| one == other);
+            let same: usize = same.map(|(letter, _)| letter.len_utf8()).sum();
+            let is_whole = same == said.len();
+            said.drain(..same);
+            if is_whole {
+                self.before.drain(..same);
+            } else {
+                // All of it was told, or it became another text.
+                self.before.clear();
+            }
+        }
+        Ok(said)
+    }
+}
+
+/// Tokens behind which no decoder asks for those before them, unless they are all of one letter or run.
+const LOOKS_BACK: usize = 32;
+
+impl Text {
+    /// The bytes of a token by its name, if it stands for bytes: those that are no letter by themselves have no text.
+    pub fn bytes(&self, token: u32) -> Option<Vec<u8>> {
+        let name = self.tokenizer.id_to_token(token)?;
+        for stage in Stream::new(self).stages {
+            match stage {
+                Stage::Run { .. } if is_byte(&name) => {
+                    return u8::from_str_radix(&name[3..5], 16).ok().map(|byte| vec![byte]);
+                }
+                Stage::Bytes(_) => return name.chars().map(stood_for).collect(),
+                _ => {}
+            }
+        }
+        None
     }
 }
 
 /// A stage of a decoder, and what it keeps.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Stage<'t> {
     /// No decoder: tokens have blanks between them.
     Blanks { first: bool },

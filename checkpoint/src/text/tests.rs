@@ -177,6 +177,48 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    /// The text of all tokens is that of the first ones, and what a stream behind these says, unless these end within a letter or a run of bytes.
+    #[test]
+    fn a_stream_behind_others_says_what_is_added(
+        decoder in proptest::sample::select(decoders()),
+        tokens in proptest::collection::vec(0..PIECES.len() as u32, 0..20),
+        before in 0..20usize,
+        together in 1..9usize,
+    ) {
+        let text = decoding(&decoder, &PIECES);
+        let (first, rest) = tokens.split_at(before.min(tokens.len()));
+        let mut stream = text.stream_behind(first);
+        let mut said = String::new();
+        for tokens in rest.chunks(together) {
+            said.push_str(&stream.take(tokens).unwrap());
+        }
+        said.push_str(&stream.end().unwrap());
+        let (all, first) = (text.decode(&tokens).unwrap(), text.decode(first).unwrap());
+        if let Some(rest) = all.strip_prefix(&first) {
+            prop_assert!(rest == said || first.ends_with('\u{FFFD}') || rest.starts_with('\u{FFFD}'), "{}: {:?} behind {:?}, not {:?}", decoder, said, first, rest);
+        }
+    }
+}
+
+/// Tokens of parts of letters have their bytes.
+#[test]
+fn tokens_of_bytes_have_these() {
+    let all = decoders();
+    let of = |decoder: usize, token: &str| {
+        let token = PIECES.iter().position(|piece| *piece == token).unwrap() as u32;
+        decoding(&all[decoder], &PIECES).bytes(token)
+    };
+    let byte = PIECES[1];
+    let value = u8::from_str_radix(&byte[3..5], 16).unwrap();
+    assert_eq!((of(1, byte), of(2, byte)), (Some(vec![value]), Some(vec![value])));
+    assert_eq!(of(4, byte), None, "Metaspace knows none");
+    assert_eq!(of(1, "a"), None);
+    assert_eq!(of(3, "a"), Some(b"a".to_vec()));
+}
+
 /// Nothing of a run of bytes is said before it is known to be a text; then all of it is, and what follows.
 #[test]
 fn a_run_of_bytes_is_said_once_it_has_ended() {

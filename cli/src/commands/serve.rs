@@ -1,6 +1,7 @@
 //! `doorbell serve`.
 
 use std::ffi::OsString;
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use doorbell_runtime::kv::AnswerCap;
 use doorbell_serve::engine::{Engine, Size};
 use doorbell_serve::fault::Fault;
 use doorbell_serve::http::{Limits, Server, Setup, bind, serve};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::busy::Busy;
 use crate::failure::Failure;
@@ -79,9 +80,9 @@ pub struct Args {
     /// Tokens between looks at an answer that is streamed or has stops
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     checkpoint: u32,
-    /// Decides what is drawn for requests without a seed
-    #[arg(long, default_value_t = 0)]
-    seed: u32,
+    /// Decides what is drawn for requests without a seed; by default another one for each server, which it tells
+    #[arg(long, value_name = "N")]
+    seed: Option<u32>,
     /// File with the chat template, in Jinja, in the place of the model's own
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
@@ -136,9 +137,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let address = listener.local_addr().map_err(Failure::failed)?;
     let device = Busy::during(format!("opening {kind}"), || kind.open(&settings))?;
     let import = {
-        let (cap, ends) = (args.cap, ends.clone());
+        let (cap, ends, served) = (args.cap, ends.clone(), PathBuf::from(&args.model));
         Box::new(move |path: &Path| {
-            models::weights(path, shape, cap, &ends, kind).map_err(|failure| failure.to_string())
+            models::weights(path, &served, shape, cap, &ends, kind).map_err(|failure| failure.to_string())
         })
     };
     let engine = Engine::start(device, size, model, text.clone(), &args.weight_version);
@@ -164,19 +165,31 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let code = runtime.block_on(async move {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        output::note(format_args!("{name} on {}: http://{address}", told.engine.device()));
+        let seed = told.engine.size().seed;
+        output::note(format_args!("{name} on {}, seed {seed}: http://{address}", told.engine.device()));
         let mut code = INTERRUPTED;
         let over = async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => code = TERMINATED,
-            }
+            code = signalled(&mut interrupt, &mut terminate).await;
+            // Whoever asks twice waits for nothing.
+            tokio::spawn(async move {
+                std::process::exit(signalled(&mut interrupt, &mut terminate).await.into());
+            });
         };
         serve(server, listener, over).await?;
         Ok::<_, std::io::Error>(code)
     });
+    // Weights that are read yet, from a disk that may not answer, hold up nothing.
+    runtime.shutdown_timeout(Duration::from_secs(1));
     let code = code.map_err(|error| Failure::failed(format!("the server failed: {error}")))?;
     Ok(ExitCode::from(code))
+}
+
+/// Waits for a signal that ends the server; tells the exit code.
+async fn signalled(interrupt: &mut Signal, terminate: &mut Signal) -> u8 {
+    tokio::select! {
+        _ = interrupt.recv() => INTERRUPTED,
+        _ = terminate.recv() => TERMINATED,
+    }
 }
 
 /// The key that clients have to send, if there is one. A key that no client can send would lock all out. Without a key all are let in, so one that
@@ -215,6 +228,8 @@ fn size(args: &Args, model: &Published) -> Result<Size, Failure> {
         let cap = AnswerCap { window: window as u32, sinks: sinks as u32 };
         prompt_tokens.div_ceil(BLOCK_TOKENS) + cap.blocks(BLOCK_TOKENS, 0)
     });
+    // Of the system's: servers beside each other are to draw apart.
+    let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(()) as u32);
     let each = u64::from(each.min(capped));
     let all = each * u64::from(args.slots);
     let most = BLOCKS.min(ARENA / record.block_bytes()).max(each);
@@ -227,7 +242,7 @@ fn size(args: &Args, model: &Published) -> Result<Size, Failure> {
         keeps: !args.no_prefix_cache,
         waiting: args.max_waiting,
         checkpoint: args.checkpoint,
-        seed: args.seed,
+        seed,
         fault: args.fault,
     })
 }
@@ -239,7 +254,7 @@ fn settings(args: &Args, size: &Size, model: &Published) -> Settings {
     Settings {
         queue: size.queue(model, queue),
         patience: None,
-        memory: Memory { latency: 0..=0, stalls: 0, reorder: false, random: false, seed: args.seed.into() },
+        memory: Memory { latency: 0..=0, stalls: 0, reorder: false, random: false, seed: size.seed.into() },
         placement: args.memory.unwrap_or_default(),
         queues: 1,
         functions: 1,

@@ -230,8 +230,12 @@ impl Pipeline {
     #[cold]
     fn partial(&self, id: RolloutId) -> Result<Partial, RuntimeError> {
         let life = self.lives.get(id)?;
+        let group = &self.groups[life.group as usize];
         let offset = self.options.answer_offset(id.slot());
         Ok(Partial {
+            group: life.group,
+            prompt_tokens: group.prompt_tokens,
+            scored: group.terms.scored && group.prefill == Prefill::Done,
             answer_tokens: life.produced,
             spans: life.spans,
             has_logprobs: self.decode_flags.contains(DescFlags::LOGP),

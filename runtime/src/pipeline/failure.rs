@@ -74,6 +74,12 @@ pub struct Partial {
     pub shard: u32,
     /// Where in that region they begin, in bytes.
     pub offset: u64,
+    /// Names the prompt of its group in [`Options::prompt_offset`](super::Options::prompt_offset), and how many tokens that has.
+    pub group: u32,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Whether log-probabilities of the prompt's tokens lie there too: they were to be scored, and its PREFILL has ended as DONE.
+    pub scored: bool,
 }
 
 impl fmt::Display for Lost {

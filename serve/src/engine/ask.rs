@@ -99,6 +99,8 @@ pub struct End {
 pub struct VersionSpan {
     /// The version's name.
     pub version: String,
+    /// Number of its weights: versions of one name may have others.
+    pub weights: u64,
     /// Its first token, from 0.
     pub start: u32,
     /// The token behind its last.

@@ -9,11 +9,13 @@ use std::time::Duration;
 use doorbell_contract::PolicyMode;
 use doorbell_host::DeviceError;
 use doorbell_npu::Published;
-use doorbell_runtime::pipeline::{AbortHandle, Busy, Gate, PublishAnswer, Publisher, Weights};
+use doorbell_runtime::pipeline::{
+    AbortHandle, Busy, Gate, PublishAnswer, PublishRefusal, Publisher, Weights,
+};
 use tokio::sync::{oneshot, watch};
 
 use super::intake::Intake;
-use super::versions::Names;
+use super::versions::{Name, Names};
 use super::{How, Pause};
 use crate::fault::Fault;
 
@@ -56,6 +58,8 @@ pub(super) struct Control {
     /// The version that is resident: its number, weights, and where they lie.
     pub current: u16,
     pub published: Option<(Box<Published>, u64)>,
+    /// Sets of weights that were published.
+    pub sets: u64,
 }
 
 impl Control {
@@ -83,8 +87,9 @@ impl Control {
                 let _ = done.send(self.update(weights, &name, mode).map(|()| name));
             }
             Command::Rename(name, done) => {
-                self.names.set(self.current, &name);
                 self.names.set_resident(&name);
+                let Name { weights, .. } = self.names.of(self.current);
+                self.names.set(self.current, Name { text: name, weights });
                 let _ = done.send(());
             }
             Command::Pause(how, done) => {
@@ -125,7 +130,8 @@ impl Control {
                 Ok(())
             }
             Some(Fault::ResumeOldWeights) if *self.pause.borrow() != Pause::Running => {
-                self.publish_again(name, mode)
+                let Name { weights, .. } = self.names.of(self.current);
+                self.publish_again(Name { text: name.to_owned(), weights }, mode)
             }
             _ => self.publish(weights, name, mode),
         }
@@ -135,6 +141,8 @@ impl Control {
     fn publish(&mut self, weights: Box<Published>, name: &str, mode: PolicyMode) -> Result<(), String> {
         let told = |error: DeviceError| error.to_string();
         let offset = self.weights.lay(&weights.memory).map_err(told)?;
+        self.sets += 1;
+        let name = Name { text: name.to_owned(), weights: self.sets };
         self.announce(&weights, offset, name, mode)?;
         self.weights.published();
         self.published = Some((weights, offset));
@@ -145,11 +153,11 @@ impl Control {
         &mut self,
         weights: &Published,
         offset: u64,
-        name: &str,
+        name: Name,
         mode: PolicyMode,
     ) -> Result<(), String> {
         let version = self.current.wrapping_add(1);
-        self.names.set(version, name);
+        self.names.set(version, name.clone());
         self.publisher
             .publish_weights(version, weights.at(offset), mode)
             .map_err(|Busy| "too many versions wait to be published".to_owned())?;
@@ -157,18 +165,24 @@ impl Control {
         loop {
             match self.publisher.answer() {
                 Some((_, PublishAnswer::Resident)) => break,
+                Some((_, PublishAnswer::Refused(PublishRefusal::InUse { version }))) => {
+                    let Name { text, .. } = self.names.of(version);
+                    return Err(format!(
+                        "rollouts still decode under version {text}, whose place it would take (R19); send it again once they have ended, or with abort_all_requests"
+                    ));
+                }
                 Some((_, PublishAnswer::Refused(refusal))) => return Err(refusal.to_string()),
                 None if self.publisher.is_over() => return Err(ENDED.into()),
                 None => thread::sleep(LOOK),
             }
         }
         self.current = version;
-        self.names.set_resident(name);
+        self.names.set_resident(&name.text);
         Ok(())
     }
 
     /// Publishes once more, as they lie, the weights that are resident.
-    fn publish_again(&mut self, name: &str, mode: PolicyMode) -> Result<(), String> {
+    fn publish_again(&mut self, name: Name, mode: PolicyMode) -> Result<(), String> {
         let Some((weights, offset)) = self.published.take() else {
             return Err("nothing is published yet".into());
         };
@@ -224,7 +238,7 @@ impl Control {
             return Some(());
         }
         let name = self.names.of(self.current);
-        let _ = self.publish_again(&name, PolicyMode::Keep);
+        let _ = self.publish_again(name, PolicyMode::Keep);
         while !self.gate.is_at_rest() {
             if self.publisher.is_over() {
                 return None;

@@ -319,6 +319,7 @@ impl Engine {
             fault: size.fault,
             current: 0,
             published: None,
+            sets: 0,
         };
         let cache = pipeline.cache();
         let failure = Arc::new(Mutex::new(None));

@@ -18,7 +18,7 @@ use doorbell_runtime::trajectory::{self, Finished, Outcome, Span, Spans, Stored,
 
 use super::ask::{End, Finish, Job, Piece, Stops, VersionSpan};
 use super::intake::Intake;
-use super::versions::Names;
+use super::versions::{Name, Names};
 use crate::fault::{self, Fault};
 
 /// What the hot thread tells.
@@ -28,8 +28,8 @@ pub(super) enum Told {
     /// An answer is at a checkpoint, with how many positions of its prompt were there before it, and what it has more than at the checkpoint
     /// before: its memory may be another's by the time that the teller hears.
     Checkpoint(reward::Request, u32, Result<Read, String>),
-    /// An answer to this ask has come to its end, with the log-probabilities of its prompt's tokens if that was scored.
-    Ended(u64, Vec<i32>),
+    /// The log-probabilities of the tokens of this ask's prompt but the first.
+    Scored(u64, Vec<i32>),
     /// A rollout has ended.
     Finished(Finished),
     /// A rollout has ended without a trajectory, with what it has come to.
@@ -72,10 +72,10 @@ impl Memory {
     }
 
     /// Log-probabilities of a prompt's tokens but the first.
-    fn prompt_logps(&self, request: &reward::Request) -> Vec<i32> {
-        let mut words = vec![0; request.prompt_tokens.saturating_sub(1) as usize];
-        let at = self.options.prompt_offset(request.group) + 4;
-        let read = self.logps.get(request.shard as usize).map(|region| region.read(at, &mut words));
+    fn prompt_logps(&self, shard: u32, group: u32, prompt_tokens: u32) -> Vec<i32> {
+        let mut words = vec![0; prompt_tokens.saturating_sub(1) as usize];
+        let at = self.options.prompt_offset(group) + 4;
+        let read = self.logps.get(shard as usize).map(|region| region.read(at, &mut words));
         if matches!(read, Some(Ok(()))) {
             words.into_iter().map(|word| word as i32).collect()
         } else {
@@ -130,7 +130,7 @@ pub(super) fn start(
                 Told::Checkpoint(request, cached, read) => {
                     let _ = judge.send(teller.checkpoint(&request, cached, read));
                 }
-                Told::Ended(number, logps) => teller.ended(number, logps),
+                Told::Scored(number, logps) => teller.scored(number, logps),
                 Told::Finished(finished) => {
                     teller.finished(&finished);
                     let _ = store.send(finished.rollout);
@@ -157,6 +157,12 @@ impl Drop for Leaves {
 
 impl RewardStage for Checkpoints {
     fn post(&mut self, request: reward::Request) -> Result<(), reward::PostError> {
+        // Read while they are the prompt's own, ahead of whatever ends the answer.
+        if request.scored && request.segment_start == 0 {
+            let logps = self.memory.prompt_logps(request.shard, request.group, request.prompt_tokens);
+            let sent = self.to.send(Told::Scored(request.request, logps));
+            sent.map_err(|_| reward::PostError::NoJudges(request))?;
+        }
         if request.moment == Moment::Checkpoint {
             let reward::Request { shard, offset, segment_start, answer_tokens, .. } = request;
             let read = self.memory.read(shard, offset, segment_start, answer_tokens);
@@ -164,10 +170,6 @@ impl RewardStage for Checkpoints {
             let sent = self.to.send(Told::Checkpoint(request, cached, read));
             sent.map_err(|_| reward::PostError::NoJudges(request))?;
         } else {
-            // As those of a checkpoint, read while they are the prompt's own.
-            let logps = if request.scored { self.memory.prompt_logps(&request) } else { vec![] };
-            let sent = self.to.send(Told::Ended(request.request, logps));
-            sent.map_err(|_| reward::PostError::NoJudges(request))?;
             self.ends.push_back(judged(&request, Ok(Verdict { score: 0, proceed: false })));
         }
         self.posted += 1;
@@ -229,6 +231,10 @@ impl TrajectoryStage for Answers {
         // The slot is used again once this returns.
         let read = self.memory.read(partial.shard, partial.offset, 0, partial.answer_tokens);
         let made = self.memory.made(lost.rollout, partial.spans);
+        if partial.scored {
+            let logps = self.memory.prompt_logps(partial.shard, partial.group, partial.prompt_tokens);
+            let _ = self.to.send(Told::Scored(lost.request, logps));
+        }
         let _ = self.to.send(Told::Lost(lost, read.unwrap_or_default(), made));
     }
 
@@ -284,11 +290,13 @@ struct Answer<'t> {
 
 impl<'t> Teller<'t> {
     fn admitted(&mut self, number: u64, job: Job) {
+        // A decoder makes something else of the first tokens of a text than of those behind a prompt.
+        let stream = self.text.stream_behind(&job.ask.prompt);
         let answer = |_| Answer {
             tokens: vec![],
             logps: vec![],
             told: 0,
-            stream: Some(self.text.stream()),
+            stream: Some(stream.clone()),
             text: String::new(),
             shown: 0,
             stopped: None,
@@ -328,7 +336,7 @@ impl<'t> Teller<'t> {
         judged(request, Ok(Verdict { score: 0, proceed }))
     }
 
-    fn ended(&mut self, number: u64, logps: Vec<i32>) {
+    fn scored(&mut self, number: u64, logps: Vec<i32>) {
         // All answers have one prompt.
         if let Some(asked) = self.asks.get_mut(&number)
             && asked.prompt_logps.is_empty()
@@ -509,7 +517,7 @@ impl Asked<'_> {
 }
 
 impl Names {
-    /// The spans of an answer or a prompt of `tokens` tokens, by name; neighbours of one name are one.
+    /// The spans of an answer or a prompt of `tokens` tokens, by name; neighbours of the same weights are one.
     fn spans(&self, spans: &[Span], tokens: u32) -> Vec<VersionSpan> {
         let mut named: Vec<VersionSpan> = vec![];
         for (place, span) in spans.iter().enumerate() {
@@ -517,10 +525,10 @@ impl Names {
             if span.first >= end {
                 continue;
             }
-            let version = self.of(span.version);
+            let Name { text: version, weights } = self.of(span.version);
             match named.last_mut() {
-                Some(last) if last.version == version => last.end = end,
-                _ => named.push(VersionSpan { version, start: span.first, end }),
+                Some(last) if last.weights == weights => last.end = end,
+                _ => named.push(VersionSpan { version, weights, start: span.first, end }),
             }
         }
         named

@@ -1,45 +1,66 @@
 //! Names of versions: texts outside, 16 bits inside.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Which name each version has, and that of the one that is resident. Several versions in a row have one name if the engine publishes the same weights
-/// anew. Only the control thread changes them: whoever asked for a version may go before it is resident.
+/// Which name each version has, and that of the one that is resident. Several versions in a row have one name and the same weights if the engine
+/// publishes these anew. Only the control thread changes them: whoever asked for a version may go before it is resident.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names(Arc<RwLock<Inner>>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    of: HashMap<u16, String>,
+    of: HashMap<u16, Name>,
     resident: String,
+    /// The largest number that was a name.
+    largest: u64,
 }
 
+/// What a version is called. The number of its weights tells it from others of that name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Name {
+    pub text: String,
+    pub weights: u64,
+}
+
+/// Numbers from here on are texts like others: nothing counts on from them.
+const LARGEST: u64 = 1 << 53;
+
 impl Names {
+    fn read(&self) -> RwLockReadGuard<'_, Inner> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Inner> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// `version` has this name from now on.
-    pub fn set(&self, version: u16, name: &str) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).of.insert(version, name.to_owned());
+    pub fn set(&self, version: u16, name: Name) {
+        self.write().of.insert(version, name);
     }
 
     /// The version of this name is the one that is resident.
     pub fn set_resident(&self, name: &str) {
-        name.clone_into(&mut self.0.write().unwrap_or_else(PoisonError::into_inner).resident);
+        let mut inner = self.write();
+        name.clone_into(&mut inner.resident);
+        let number = name.parse().ok().filter(|&number| number < LARGEST);
+        inner.largest = inner.largest.max(number.unwrap_or(0));
     }
 
     /// The name of `version`.
-    pub fn of(&self, version: u16) -> String {
-        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        names.of.get(&version).cloned().unwrap_or_else(|| version.to_string())
+    pub fn of(&self, version: u16) -> Name {
+        let unnamed = || Name { text: version.to_string(), weights: u64::MAX };
+        self.read().of.get(&version).cloned().unwrap_or_else(unnamed)
     }
 
     /// The name of the version that is resident.
     pub fn resident(&self) -> String {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).resident.clone()
+        self.read().resident.clone()
     }
 
-    /// The name of the version behind the resident one, if nobody gives one: the next number, or 1 behind a name that is none.
+    /// The name of the version behind the resident one, if nobody gives one: a number that no version had.
     pub fn next(&self) -> String {
-        self.resident()
-            .parse::<u64>()
-            .map_or_else(|_| "1".to_owned(), |number| number.wrapping_add(1).to_string())
+        (self.read().largest + 1).to_string()
     }
 }

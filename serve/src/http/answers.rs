@@ -191,7 +191,9 @@ pub fn versions(spans: &[VersionSpan]) -> Value {
 
 /// Log-probabilities of a prompt's tokens, as vLLM tells them: null for the first one.
 pub fn scored(server: &Server, prompt: &[u32], choice: Option<&Choice>) -> Value {
-    let Some(words) = choice.map(|choice| &choice.end.prompt_logps) else { return Value::Null };
+    // An answer that ended before its prompt was scored has none.
+    let words = choice.map(|choice| &choice.end.prompt_logps).filter(|words| words.len() + 1 == prompt.len());
+    let Some(words) = words else { return Value::Null };
     let each = prompt.iter().skip(1).zip(words).map(|(&token, &word)| {
         let text = server.token(token);
         json!({ token.to_string(): { "logprob": logp(word), "rank": null, "decoded_token": text } })

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::http::StatusCode;
-use axum::http::header::{HeaderValue, RETRY_AFTER};
+use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
@@ -62,6 +62,12 @@ impl Wrong {
         Wrong::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable_error", message)
     }
 
+    /// 503, of a server that is to end.
+    pub fn ending() -> Wrong {
+        let message = "the server ends, and this may not have been done; ask again once one is there";
+        Wrong::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable_error", message)
+    }
+
     /// 409.
     pub fn conflict(message: impl Into<String>) -> Wrong {
         Wrong::new(StatusCode::CONFLICT, "conflict_error", message)
@@ -104,6 +110,9 @@ impl IntoResponse for Wrong {
             "error": { "message": message, "type": kind, "param": field, "code": status.as_u16() },
         });
         let mut response = (status, Json(told)).into_response();
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if status == StatusCode::TOO_MANY_REQUESTS {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }

@@ -10,17 +10,22 @@ use super::answers::{self, cached, logp, reasons, usage, versions};
 use super::error::Wrong;
 use super::openai::noted;
 use super::sampling::{Sampling, unknown};
-use super::{Server, Told, names, read};
+use super::{Server, Told, named, names, read};
 use crate::engine::{Ask, End, Piece};
 
 #[derive(Clone, Debug, Deserialize)]
 struct Generate {
+    #[serde(deserialize_with = "named::token_ids")]
     token_ids: Vec<u32>,
+    #[serde(default, deserialize_with = "named::model")]
     model: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "named::sampling_params")]
     sampling_params: Params,
+    #[serde(default, deserialize_with = "named::stream")]
     stream: Option<bool>,
+    #[serde(default, deserialize_with = "named::request_id")]
     request_id: Option<String>,
+    #[serde(default, deserialize_with = "named::cache_salt")]
     cache_salt: Option<String>,
     #[serde(flatten)]
     rest: Map<String, Value>,
@@ -29,6 +34,7 @@ struct Generate {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Params {
+    #[serde(deserialize_with = "named::logprobs")]
     logprobs: Option<i64>,
     #[serde(flatten)]
     sampling: Sampling,
@@ -51,6 +57,10 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
             "logprobs is {most}; log-probabilities are those of the tokens that were drawn, so it must be 0 or 1"
         );
         return Err(Wrong::field("logprobs", message));
+    }
+    // The token that was drawn is not the most likely one.
+    if logprobs == Some(1) {
+        ignored.push("top_logprobs".into());
     }
     let streams = stream.unwrap_or(false);
     let read = token_ids.len() as u64;
@@ -105,7 +115,7 @@ fn choice(
     let each = tokens.iter().zip(logps).map(|(&token, &word)| {
         json!({
             "token": format!("token_id:{token}"), "token_id": token, "logprob": logp(word),
-            "bytes": server.token(token).into_bytes(), "top_logprobs": [],
+            "bytes": server.bytes(token), "top_logprobs": [],
         })
     });
     // Raw ones that another version would have made are none.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::answers;
 use super::error::Wrong;
 use super::openai::Prompt;
-use super::{Routes, Server, Told, apart, json, read_held};
+use super::{Routes, Server, Told, apart, json, named, read_held};
 use crate::engine::{Ask, Pause, Stops};
 
 /// How long a request to `/health_generate` may take to come back.
@@ -27,6 +27,7 @@ pub(super) fn routes() -> Routes {
         .route("/ping", get(health))
         .route("/health_generate", get(health_generate))
         .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
         .route("/version", get(version))
         .route("/server_info", get(server_info))
         .route("/get_server_info", get(server_info))
@@ -76,13 +77,22 @@ async fn health_generate(State(server): State<Arc<Server>>) -> Told {
 }
 
 async fn models(State(server): State<Arc<Server>>) -> Told {
-    json(json!({
-        "object": "list",
-        "data": [{
-            "id": server.model, "object": "model", "created": server.started, "owned_by": "doorbell",
-            "root": server.model, "parent": null, "max_model_len": server.positions, "permission": [],
-        }],
-    }))
+    json(json!({ "object": "list", "data": [about(&server)] }))
+}
+
+async fn model(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Told {
+    // A name may be a path.
+    let name =
+        if server.model.starts_with('/') { format!("/{}", name.trim_start_matches('/')) } else { name };
+    server.names_model(Some(&name))?;
+    json(about(&server))
+}
+
+fn about(server: &Server) -> serde_json::Value {
+    json!({
+        "id": server.model, "object": "model", "created": server.started, "owned_by": "doorbell",
+        "root": server.model, "parent": null, "max_model_len": server.positions, "permission": [],
+    })
 }
 
 async fn version() -> Told {
@@ -120,9 +130,13 @@ async fn world_size() -> Told {
 async fn loads(State(server): State<Arc<Server>>) -> Told {
     let load = server.engine.load();
     let running = load.live - load.waiting;
+    // What is kept for later requests gives way.
+    let values = server.engine.metrics().counters.values();
+    let used = values.kv_blocks_in_use.saturating_sub(values.kv_blocks_cold);
+    let usage = used as f64 / f64::from(server.engine.size().blocks).max(1.0);
     let core = json!({
         "dp_rank": 0, "num_running_reqs": running, "num_waiting_reqs": load.waiting, "num_total_reqs": load.live,
-        "num_reqs": load.live, "num_used_tokens": 0, "token_usage": 0.0,
+        "num_reqs": load.live, "num_used_tokens": used * 32, "token_usage": usage,
     });
     json(json!({
         "loads": [core], "num_running_reqs": running, "num_waiting_reqs": load.waiting,
@@ -147,7 +161,9 @@ async fn metrics(State(server): State<Arc<Server>>) -> Told {
 
 #[derive(Debug, Deserialize)]
 struct Tokenize {
+    #[serde(default, deserialize_with = "named::prompt")]
     prompt: Option<String>,
+    #[serde(default, deserialize_with = "named::add_special_tokens")]
     add_special_tokens: Option<bool>,
 }
 
@@ -162,12 +178,21 @@ pub async fn tokenize(State(server): State<Arc<Server>>, request: Request) -> To
 
 #[derive(Debug, Deserialize)]
 struct Detokenize {
+    #[serde(deserialize_with = "named::tokens")]
     tokens: Vec<u32>,
 }
 
 /// `POST /detokenize`.
 pub async fn detokenize(State(server): State<Arc<Server>>, request: Request) -> Told {
     let (Detokenize { tokens }, place) = read_held(&server, request).await?;
+    // Before a text is made of them.
+    let (count, positions) = (tokens.len(), server.positions);
+    if count > positions as usize {
+        let message = format!(
+            "there are {count} tokens, and the model has {positions} positions; send fewer at a time"
+        );
+        return Err(Wrong::field("tokens", message));
+    }
     server.known("tokens", &tokens)?;
     let decode = move || {
         let _place = place;

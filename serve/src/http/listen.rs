@@ -100,6 +100,7 @@ pub async fn serve(
         });
     }
     drop(listener);
+    server.ending.send_replace(true);
     server.engine.stop().await;
     let _ = end.send(true);
     let all = u32::try_from(server.limits.connections).unwrap_or(u32::MAX);

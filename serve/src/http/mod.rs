@@ -7,17 +7,19 @@ mod fields;
 mod inference;
 mod information;
 mod listen;
+mod named;
 mod names;
 mod openai;
 mod raw;
 mod sampling;
 mod sglang;
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
@@ -30,7 +32,7 @@ use doorbell_checkpoint::text::Text;
 use doorbell_npu::Published;
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 pub use listen::{bind, serve};
 pub use sampling::key_of;
@@ -64,10 +66,20 @@ pub struct Server {
     names: Names,
     /// Room for the bytes of long requests, in KiB.
     long: Arc<Semaphore>,
+    /// A place beyond that room, for one request at a time.
+    beyond: Arc<Semaphore>,
     /// Bytes of the longest token.
     longest_token: usize,
-    /// The text of each token.
+    /// The text of each token behind another one.
     words: Vec<Box<str>>,
+    /// The bytes of those that are parts of letters.
+    parts: HashMap<u32, Vec<u8>>,
+    /// What of a server that was put to sleep sleeps yet.
+    asleep: Mutex<Option<Vec<&'static str>>>,
+    /// Weights are read one set at a time.
+    imports: tokio::sync::Mutex<()>,
+    /// Whether the server is to end.
+    ending: watch::Sender<bool>,
     /// Makes numbers of salts.
     salts: RandomState,
     started: u64,
@@ -106,14 +118,21 @@ pub struct Setup {
 impl Server {
     /// A server that takes nothing yet.
     pub fn new(setup: Setup) -> Arc<Server> {
-        let word = |token| setup.text.decode(&[token]).unwrap_or_default().into_boxed_str();
-        let words: Vec<Box<str>> = (0..setup.vocabulary).map(word).collect();
+        let words = words(&setup.text, setup.vocabulary);
+        let is_part = |token: &u32| words[*token as usize].contains('\u{FFFD}');
+        let parts = (0..setup.vocabulary).filter(is_part);
+        let parts = parts.filter_map(|token| Some((token, setup.text.bytes(token)?))).collect();
         Arc::new(Server {
             numbers: AtomicU64::new(0),
             names: Names::default(),
             long: Arc::new(Semaphore::new(LONG * kib(setup.limits.body) as usize)),
             longest_token: words.iter().map(|word| word.len()).max().unwrap_or(0).max(4),
             words,
+            parts,
+            beyond: Arc::new(Semaphore::new(1)),
+            asleep: Mutex::new(None),
+            imports: tokio::sync::Mutex::new(()),
+            ending: watch::channel(false).0,
             salts: RandomState::new(),
             started: now(),
             setup,
@@ -199,6 +218,10 @@ impl Server {
         encoded.map_err(|error| Wrong::field(field, error.to_string()))
     }
 
+    fn asleep(&self) -> MutexGuard<'_, Option<Vec<&'static str>>> {
+        self.asleep.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Refuses tokens that the model has not.
     fn known(&self, field: &str, tokens: &[u32]) -> Result<(), Wrong> {
         match tokens.iter().find(|&&token| token >= self.vocabulary) {
@@ -216,14 +239,32 @@ impl Server {
     }
 }
 
+/// The text of each token behind another one: a decoder makes something else of the first tokens of a text.
+fn words(text: &Text, vocabulary: u32) -> Vec<Box<str>> {
+    let is_word = |token: &u32, least: usize| {
+        let word = text.decode(&[*token]).unwrap_or_default();
+        word.len() >= least && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    };
+    // One of several letters stands for no byte.
+    let before = (0..vocabulary).find(|token| is_word(token, 2));
+    let before = before.or_else(|| (0..vocabulary).find(|token| is_word(token, 1)));
+    let behind = text.stream_behind(before.as_slice());
+    let word = |token| {
+        let mut stream = behind.clone();
+        let word = stream.next(token).and_then(|word| Ok(word + &stream.end()?));
+        word.unwrap_or_default().into_boxed_str()
+    };
+    (0..vocabulary).map(word).collect()
+}
+
 /// Seconds since 1970.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Bytes of a request beyond which it needs room among the long ones: a few of the longest are read at a time.
+/// Bytes of a request beyond which it needs room among the long ones, in steps of as many. There is room for a few of the longest.
 const SHORT: usize = 64 << 10;
-const LONG: usize = 4;
+const LONG: usize = 3;
 /// How many times as long as its tokens' texts a text may be, as a tokeniser may shorten it.
 const SHORTER: usize = 4;
 
@@ -231,8 +272,32 @@ fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
 }
 
-/// Room among the long requests, for one that is long: held for as long as what it takes is not bounded by other limits.
-type Place = Option<OwnedSemaphorePermit>;
+/// Room among the long requests, for what has come of one that is long: held for as long as what it takes is not bounded by other limits.
+#[derive(Default)]
+struct Place {
+    room: Option<OwnedSemaphorePermit>,
+    /// Held by one that needs no more room.
+    beyond: Option<OwnedSemaphorePermit>,
+}
+
+impl Place {
+    /// Takes room for a request that is so long. Where there is none left for anyone, one goes on without, so that it ends and gives its own back.
+    async fn hold(&mut self, server: &Server, length: usize) {
+        let has = self.room.as_ref().map_or(0, |room| room.num_permits() as u32);
+        let more = kib(length.next_multiple_of(SHORT)).saturating_sub(has);
+        if more == 0 || self.beyond.is_some() {
+            return;
+        }
+        tokio::select! {
+            biased;
+            room = server.long.clone().acquire_many_owned(more) => match (&mut self.room, room.ok()) {
+                (Some(all), Some(room)) => all.merge(room),
+                (none, room) => *none = room,
+            },
+            beyond = server.beyond.clone().acquire_owned() => self.beyond = beyond.ok(),
+        }
+    }
+}
 
 /// Reads a request whole, within limits of size and time, and as JSON.
 async fn read<T: DeserializeOwned + Send + 'static>(server: &Server, request: Request) -> Result<T, Wrong> {
@@ -249,8 +314,18 @@ async fn read_held<T: DeserializeOwned + Send + 'static>(
     let parse = move || {
         let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         let read = fields::check(bytes).and_then(|()| serde_json::from_slice(bytes));
-        let read =
-            read.map_err(|error| Wrong::request(format!("the request is not as it should be: {error}")));
+        let read = read.map_err(|error: serde_json::Error| {
+            let mut error = error.to_string();
+            let field = named::field(&error).map(str::to_owned);
+            // Behind a field's name the place is that where all of them end.
+            if field.is_some()
+                && let Some(place) = error.rfind(" at line ")
+            {
+                error.truncate(place);
+            }
+            let message = format!("the request is not as it should be: {error}");
+            field.map_or_else(|| Wrong::request(&*message), |field| Wrong::field(&field, &*message))
+        });
         Ok((read?, place))
     };
     if long { apart(parse).await? } else { parse() }
@@ -274,7 +349,7 @@ async fn read_bytes(server: &Server, request: Request) -> Result<(Vec<u8>, Place
     }
     let mut waits = false;
     let reading = async {
-        let (mut bytes, mut place) = (vec![], None);
+        let (mut bytes, mut place) = (vec![], Place::default());
         let mut pieces = request.into_body().into_data_stream();
         while let Some(piece) = pieces.next().await {
             // One that has gone hears nothing.
@@ -283,10 +358,9 @@ async fn read_bytes(server: &Server, request: Request) -> Result<(Vec<u8>, Place
             if length > body {
                 return Err(Wrong::large(body));
             }
-            if length > SHORT && place.is_none() {
+            if length > SHORT {
                 waits = true;
-                let room = server.long.clone().acquire_many_owned(kib(declared.unwrap_or(body)).max(1));
-                place = room.await.ok();
+                place.hold(server, length).await;
                 waits = false;
             }
             bytes.extend_from_slice(&piece);
@@ -305,7 +379,11 @@ async fn guard(State(server): State<Arc<Server>>, request: Request, next: Next) 
     let open = matches!(request.uri().path(), "/health" | "/ping");
     if let Some(key) = server.key.as_ref().filter(|_| !open) {
         let given = request.headers().get(AUTHORIZATION).and_then(|text| text.to_str().ok());
-        let given = given.and_then(|text| text.strip_prefix("Bearer "));
+        // The scheme's name has no case.
+        let given = given.and_then(|text| text.split_once(' '));
+        let given = given
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+            .map(|(_, given)| given.trim_start());
         if !given.is_some_and(|given| same(given.as_bytes(), key.as_bytes())) {
             return Wrong::key().into_response();
         }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::answers::{self, Choice, cached, logp, reasons, usage, versions};
 use super::error::Wrong;
 use super::sampling::Sampling;
-use super::{Place, Server, Told, apart, names, now, read_held};
+use super::{Place, Server, Told, apart, named, names, now, read_held};
 use crate::engine::{Ask, Piece};
 
 /// A prompt, or several, as text or tokens.
@@ -140,13 +140,21 @@ impl<'de> Visitor<'de> for OfPart {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Common {
+    #[serde(deserialize_with = "named::model")]
     model: Option<String>,
+    #[serde(deserialize_with = "named::stream")]
     stream: Option<bool>,
+    #[serde(deserialize_with = "named::stream_options")]
     stream_options: Option<Value>,
+    #[serde(deserialize_with = "named::request_id")]
     request_id: Option<String>,
+    #[serde(deserialize_with = "named::return_token_ids")]
     return_token_ids: Option<bool>,
+    #[serde(deserialize_with = "named::return_tokens_as_token_ids")]
     return_tokens_as_token_ids: Option<bool>,
+    #[serde(deserialize_with = "named::echo")]
     echo: Option<bool>,
+    #[serde(deserialize_with = "named::cache_salt")]
     cache_salt: Option<String>,
     #[serde(flatten)]
     sampling: Sampling,
@@ -164,6 +172,7 @@ impl Common {
     fn wants(&self, logprobs: bool) -> Wants {
         Wants {
             logprobs,
+            tops: false,
             ids: self.return_token_ids.unwrap_or(false),
             tokens_as_ids: self.return_tokens_as_token_ids.unwrap_or(false),
             usage: self
@@ -179,6 +188,8 @@ impl Common {
 #[derive(Clone, Copy, Debug)]
 struct Wants {
     logprobs: bool,
+    /// Whether those of the tokens are wanted by their names too.
+    tops: bool,
     ids: bool,
     tokens_as_ids: bool,
     usage: bool,
@@ -200,8 +211,11 @@ const KNOWN: [&str; 11] = [
 
 #[derive(Clone, Debug, Deserialize)]
 struct Completions {
+    #[serde(deserialize_with = "named::prompt")]
     prompt: Prompt,
+    #[serde(default, deserialize_with = "named::logprobs")]
     logprobs: Option<u32>,
+    #[serde(default, deserialize_with = "named::add_special_tokens")]
     add_special_tokens: Option<bool>,
     #[serde(flatten)]
     common: Common,
@@ -252,10 +266,14 @@ pub async fn completions(State(server): State<Arc<Server>>, request: Request) ->
     let (completions, place) = read_held(&server, request).await?;
     let Completions { prompt, logprobs, add_special_tokens, common } = completions;
     server.names_model(common.model.as_deref())?;
-    let ignored = common.sampling.unknown(&KNOWN)?;
+    let mut ignored = common.sampling.unknown(&KNOWN)?;
     if logprobs.is_some_and(|most| most > 1) {
         let message = "log-probabilities are those of the tokens that were drawn; logprobs must be 0 or 1";
         return Err(Wrong::field("logprobs", message));
+    }
+    // The token that was drawn is not the most likely one.
+    if logprobs == Some(1) {
+        ignored.push("top_logprobs".into());
     }
     let prompts = server.prompts(prompt, add_special_tokens.unwrap_or(true), place).await?;
     let streams = common.stream.unwrap_or(false);
@@ -274,7 +292,7 @@ pub async fn completions(State(server): State<Arc<Server>>, request: Request) ->
     let asks = asks.collect::<Result<Vec<Ask>, Wrong>>()?;
     let members = common.sampling.members();
     let raw = common.sampling.raw(&server, &asks)?;
-    let wants = common.wants(logprobs.is_some());
+    let wants = Wants { tops: logprobs == Some(0), ..common.wants(logprobs.is_some()) };
     let id = common.id(&server, "cmpl")?;
     // What came along may be long, and nothing of it is wanted any more.
     drop(common);
@@ -341,9 +359,13 @@ pub async fn completions(State(server): State<Arc<Server>>, request: Request) ->
 
 #[derive(Clone, Debug, Deserialize)]
 struct Chat {
+    #[serde(deserialize_with = "named::messages")]
     messages: Vec<Value>,
+    #[serde(default, deserialize_with = "named::tools")]
     tools: Option<Vec<Value>>,
+    #[serde(default, deserialize_with = "named::chat::logprobs")]
     logprobs: Option<bool>,
+    #[serde(default, deserialize_with = "named::top_logprobs")]
     top_logprobs: Option<u32>,
     #[serde(flatten)]
     common: Common,
@@ -355,9 +377,10 @@ pub async fn chat(State(server): State<Arc<Server>>, request: Request) -> Told {
     let Chat { messages, tools, logprobs, top_logprobs, common } = chat;
     server.names_model(common.model.as_deref())?;
     let ignored = common.sampling.unknown(&KNOWN)?;
-    if top_logprobs.is_some_and(|most| most > 1) {
-        let message =
-            "log-probabilities are those of the tokens that were drawn; top_logprobs must be 0 or 1";
+    if let Some(most) = top_logprobs.filter(|&most| most > 0) {
+        let message = format!(
+            "top_logprobs is {most}; there are log-probabilities of the tokens that were drawn alone, so ask for 0"
+        );
         return Err(Wrong::field("top_logprobs", message));
     }
     let streams = common.stream.unwrap_or(false);
@@ -471,18 +494,9 @@ impl Server {
         if messages.is_empty() {
             return Err(Wrong::field("messages", "there are no messages; give at least one"));
         }
-        for message in &mut messages {
-            let Some(content) = message.as_object_mut().and_then(|fields| fields.get_mut("content")) else {
-                continue;
-            };
-            // Parts of text are one text.
-            if let Value::Array(parts) = content {
-                let text = parts.iter().map(|part| part.get("text")?.as_str()).collect::<Option<String>>();
-                let text = text.ok_or_else(|| {
-                    Wrong::field("messages", "a part of a message is no text; give texts only")
-                })?;
-                *content = Value::String(text);
-            }
+        for (place, message) in messages.iter_mut().enumerate() {
+            plain(message)
+                .map_err(|problem| Wrong::field("messages", format!("messages[{place}]{problem}")))?;
         }
         let server = self.clone();
         let render = move || {
@@ -495,10 +509,51 @@ impl Server {
         apart(render).await?
     }
 
-    /// A token's own text.
+    /// A token's own text, behind others.
     pub(super) fn token(&self, token: u32) -> String {
         self.words.get(token as usize).map(|word| word.to_string()).unwrap_or_default()
     }
+
+    /// Its bytes, also if they are a part of a letter.
+    pub(super) fn bytes(&self, token: u32) -> Vec<u8> {
+        self.parts.get(&token).cloned().unwrap_or_else(|| self.token(token).into_bytes())
+    }
+
+    /// Letters that begin with it.
+    fn letters(&self, token: u32) -> usize {
+        match (self.parts.get(&token), self.words.get(token as usize)) {
+            (Some(part), _) => part.iter().filter(|&&byte| byte & 0xC0 != 0x80).count(),
+            (None, Some(word)) => word.chars().count(),
+            (None, None) => 0,
+        }
+    }
+}
+
+/// Checks a message of a chat, and puts its parts together as vLLM does. An error goes on behind the message's place.
+fn plain(message: &mut Value) -> Result<(), &'static str> {
+    let fields = message.as_object_mut().ok_or(" is no object; give an object with role and content")?;
+    if !fields.get("role").is_some_and(Value::is_string) {
+        return Err(" has no role; give one, as a text");
+    }
+    let calls = fields.get("tool_calls").is_some_and(|calls| !calls.is_null());
+    let content = match fields.get_mut("content") {
+        None if calls => return Ok(()),
+        None => return Err(" has no content; give a text, or parts of text"),
+        Some(Value::Null | Value::String(_)) => return Ok(()),
+        Some(content) => content,
+    };
+    let parts = content.as_array().ok_or(": content is no text; give a text, or parts of text")?;
+    let text = |part: &Value| match part {
+        Value::String(text) => Some(text.clone()),
+        part if part.get("type").is_none_or(|kind| kind == "text") => {
+            part.get("text")?.as_str().map(str::to_owned)
+        }
+        _ => None,
+    };
+    let texts: Option<Vec<String>> = parts.iter().map(text).collect();
+    *content =
+        texts.ok_or(": a part of its content is no text; give parts of type text only")?.join("\n").into();
+    Ok(())
 }
 
 /// `head`, and these fields.
@@ -523,16 +578,29 @@ fn finish(choice: &mut Value, end: Option<&crate::engine::End>) {
 /// Puts the prompt before its answer.
 fn echoed(server: &Server, told: &mut Value, prompt: &[u32], choice: &Choice, wants: Wants) {
     let before = server.text.decode(prompt).unwrap_or_default();
+    let length = before.chars().count();
     told["text"] = json!(before + &choice.text);
-    if !wants.logprobs {
+    // Of an answer that ended before its prompt was scored, or whose own are gone, there is no list that has all.
+    let lacks = choice.end.prompt_logps.len() + 1 != prompt.len();
+    if !wants.logprobs || lacks || choice.logps.len() != choice.tokens.len() {
+        told["logprobs"] = Value::Null;
         return;
     }
     let words: Vec<i32> = std::iter::once(&0).chain(&choice.end.prompt_logps).copied().collect();
     let mut offset = 0;
     let mut all = parallel(server, prompt, &words, &mut offset, wants);
     // Nothing says how likely the first token was.
-    all["token_logprobs"][0] = Value::Null;
-    all["top_logprobs"][0] = Value::Null;
+    for key in ["token_logprobs", "top_logprobs"] {
+        if let Some(first) = all[key].get_mut(0) {
+            *first = Value::Null;
+        }
+    }
+    // What a decoder strips from the beginning of a text is in the first token's own.
+    let stripped = offset.saturating_sub(length);
+    for offset in all["text_offset"].as_array_mut().into_iter().flatten() {
+        *offset = json!((offset.as_u64().unwrap_or(0) as usize).saturating_sub(stripped));
+    }
+    offset = length;
     let own = parallel(server, &choice.tokens, &choice.logps, &mut offset, wants);
     for key in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
         if let (Some(all), Some(own)) = (all[key].as_array_mut(), own[key].as_array()) {
@@ -555,12 +623,15 @@ fn parallel(server: &Server, tokens: &[u32], logps: &[i32], offset: &mut usize, 
     for (&token, &word) in tokens.iter().zip(logps) {
         let text = server.token(token);
         offsets.push(*offset);
-        *offset += text.chars().count();
+        *offset += server.letters(token);
         let name = if wants.tokens_as_ids { format!("token_id:{token}") } else { text };
-        tops.push(json!({ name.clone(): logp(word) }));
+        if wants.tops {
+            tops.push(json!({ name.clone(): logp(word) }));
+        }
         names.push(name);
         values.push(logp(word));
     }
+    let tops = wants.tops.then_some(tops);
     json!({ "tokens": names, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets })
 }
 
@@ -570,8 +641,7 @@ fn content(server: &Server, tokens: &[u32], logps: &[i32], wants: Wants) -> Valu
         return Value::Null;
     }
     let each = tokens.iter().zip(logps).map(|(&token, &word)| {
-        let text = server.token(token);
-        let bytes = text.as_bytes().to_vec();
+        let (text, bytes) = (server.token(token), server.bytes(token));
         let name = if wants.tokens_as_ids { format!("token_id:{token}") } else { text };
         json!({ "token": name, "logprob": logp(word), "bytes": bytes, "top_logprobs": [] })
     });

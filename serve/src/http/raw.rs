@@ -68,10 +68,11 @@ impl Raw {
         let scores = asked.more(self.prompts.len(), asks).await?;
         for (place, score) in places.into_iter().zip(scores) {
             let (choice, Some(score)) = (&mut choices[place], score) else { continue };
-            let by = score.end.versions.first().map(|span| &span.version);
+            let by = score.end.versions.first().map(|span| span.weights);
             // The prompt was scored by the version of the first token behind it, as a request is of one version unless it is kept over an update.
             let same = score.end.versions.len() == 1
-                && choice.end.versions.iter().all(|span| Some(&span.version) == by);
+                && score.end.prompt_versions.iter().all(|span| Some(span.weights) == by)
+                && choice.end.versions.iter().all(|span| Some(span.weights) == by);
             let first = score.end.prompt_logps.len().checked_sub(choice.tokens.len());
             if let Some(own) = first.and_then(|first| score.end.prompt_logps.get(first..)).filter(|_| same) {
                 choice.logps = own.to_vec();

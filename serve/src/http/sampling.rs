@@ -8,12 +8,13 @@ use serde_json::{Map, Value};
 
 use super::Server;
 use super::error::Wrong;
+use super::named::{self, Seed};
 use super::raw::Raw;
 use crate::engine::{Ask, Stops};
 
 /// One text, or several.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text, or a list of texts")]
 pub enum Texts {
     /// None.
     #[default]
@@ -28,22 +29,40 @@ pub enum Texts {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Sampling {
+    #[serde(deserialize_with = "named::n")]
     pub n: Option<u32>,
+    #[serde(deserialize_with = "named::temperature")]
     pub temperature: Option<f64>,
+    #[serde(deserialize_with = "named::top_p")]
     pub top_p: Option<f64>,
+    #[serde(deserialize_with = "named::top_k")]
     pub top_k: Option<i64>,
+    #[serde(deserialize_with = "named::min_p")]
     pub min_p: Option<f64>,
-    #[serde(alias = "sampling_seed")]
-    pub seed: Option<i64>,
-    #[serde(alias = "max_new_tokens", alias = "max_completion_tokens")]
+    #[serde(deserialize_with = "named::seed")]
+    pub seed: Option<Seed>,
+    #[serde(deserialize_with = "named::sampling_seed")]
+    pub sampling_seed: Option<Seed>,
+    #[serde(deserialize_with = "named::max_tokens")]
     pub max_tokens: Option<u32>,
+    #[serde(deserialize_with = "named::max_completion_tokens")]
+    pub max_completion_tokens: Option<u32>,
+    #[serde(deserialize_with = "named::max_new_tokens")]
+    pub max_new_tokens: Option<u32>,
+    #[serde(deserialize_with = "named::stop")]
     pub stop: Option<Texts>,
+    #[serde(deserialize_with = "named::stop_token_ids")]
     pub stop_token_ids: Option<Vec<u32>>,
+    #[serde(deserialize_with = "named::ignore_eos")]
     pub ignore_eos: Option<bool>,
+    #[serde(deserialize_with = "named::include_stop_str_in_output")]
     pub include_stop_str_in_output: Option<bool>,
     /// SGLang's name of the same.
+    #[serde(deserialize_with = "named::no_stop_trim")]
     pub no_stop_trim: Option<bool>,
+    #[serde(deserialize_with = "named::prompt_logprobs")]
     pub prompt_logprobs: Option<u32>,
+    #[serde(deserialize_with = "named::logprobs_mode")]
     pub logprobs_mode: Option<String>,
     #[serde(flatten)]
     pub rest: Map<String, Value>,
@@ -176,14 +195,19 @@ impl Sampling {
         self.n.unwrap_or(1)
     }
 
+    /// Longest answer, by whichever name.
+    fn most(&self) -> Option<u32> {
+        self.max_tokens.or(self.max_completion_tokens).or(self.max_new_tokens)
+    }
+
     /// Whether log-probabilities of the prompt's tokens are wanted.
     fn scores(&self) -> Result<bool, Wrong> {
         match self.prompt_logprobs {
             None => Ok(false),
-            Some(0 | 1) => Ok(true),
+            Some(0) => Ok(true),
             Some(most) => {
                 let message = format!(
-                    "prompt_logprobs is {most}; log-probabilities are those of the given tokens, so it must be 0 or 1"
+                    "prompt_logprobs is {most}; there are log-probabilities of the prompt's own tokens alone, so ask for 0"
                 );
                 Err(Wrong::field("prompt_logprobs", message))
             }
@@ -247,10 +271,10 @@ impl Sampling {
         Ok(Ask {
             prompt,
             members: self.members(),
-            most: self.max_tokens.unwrap_or(most),
+            most: self.most().unwrap_or(most),
             draws: Draws {
                 sharpness: sharpness.0,
-                key: self.seed.map_or(key, |seed| key_of(seed as u64)),
+                key: self.seed.or(self.sampling_seed).map_or(key, |Seed(seed)| key_of(seed)),
                 top_k: truncation.top_k,
                 top_p: truncation.top_p,
                 min_p: truncation.min_p,

@@ -1,11 +1,15 @@
 //! SGLang's endpoint.
 
 use std::collections::HashSet;
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{Request, State};
-use serde::Deserialize;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{self, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use super::answers::{self, Choice, logp, versions};
@@ -13,15 +17,59 @@ use super::error::Wrong;
 use super::openai::{Prompt, noted};
 use super::raw::Raw;
 use super::sampling::{Sampling, unknown};
-use super::{Server, Told, names, read_held};
+use super::{Server, Told, named, names, read_held};
 use crate::engine::{Ask, End, Finish, Piece};
 
 /// One of something, or one for each prompt.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug)]
 enum Each<T> {
     One(T),
     Many(Vec<T>),
+}
+
+/// Read as it comes, so that what is wrong within is told.
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Each<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Each<T>, D::Error> {
+        from.deserialize_any(OfEach(PhantomData))
+    }
+}
+
+struct OfEach<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OfEach<T> {
+    type Value = Each<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("one value for all prompts, or a list with one for each")
+    }
+
+    fn visit_bool<E: de::Error>(self, is: bool) -> Result<Each<T>, E> {
+        T::deserialize(is.into_deserializer()).map(Each::One)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Each<T>, E> {
+        T::deserialize(number.into_deserializer()).map(Each::One)
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Each<T>, E> {
+        T::deserialize(number.into_deserializer()).map(Each::One)
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Each<T>, E> {
+        T::deserialize(number.into_deserializer()).map(Each::One)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Each<T>, E> {
+        T::deserialize(text.into_deserializer()).map(Each::One)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Each<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(fields)).map(Each::One)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Each<T>, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(list)).map(Each::Many)
+    }
 }
 
 impl<T> Each<T> {
@@ -58,14 +106,21 @@ impl<T> Each<T> {
 
 #[derive(Clone, Debug, Deserialize)]
 struct Generate {
+    #[serde(default, deserialize_with = "named::input_ids")]
     input_ids: Option<Prompt>,
+    #[serde(default, deserialize_with = "named::text")]
     text: Option<Prompt>,
+    #[serde(default, deserialize_with = "named::sampling_params")]
     sampling_params: Option<Each<Sampling>>,
+    #[serde(default, deserialize_with = "named::return_logprob")]
     return_logprob: Option<Each<bool>>,
+    #[serde(default, deserialize_with = "named::logprob_start_len")]
     logprob_start_len: Option<i64>,
+    #[serde(default, deserialize_with = "named::stream")]
     stream: Option<bool>,
+    #[serde(default, deserialize_with = "named::rid")]
     rid: Option<Each<String>>,
-    #[serde(alias = "extra_key")]
+    #[serde(default, alias = "extra_key", deserialize_with = "named::cache_salt")]
     cache_salt: Option<String>,
     #[serde(flatten)]
     rest: Map<String, Value>,
@@ -226,7 +281,10 @@ fn told(server: &Server, choice: &Choice, whole: bool, meta: &Meta<'_>) -> Value
         "e2e_latency": meta.began.elapsed().as_secs_f64(),
     });
     if meta.logprobs {
-        let each = tokens.iter().zip(logps).map(|(&token, &word)| json!([logp(word), token, null]));
+        let each = tokens.iter().enumerate().map(|(place, &token)| {
+            let word = logps.get(place).map(|&word| logp(word));
+            json!([word, token, null])
+        });
         info["output_token_logprobs"] = each.collect();
         let start = meta.scored.unwrap_or(meta.prompt.len());
         let scored = meta.prompt.iter().enumerate().skip(start).map(|(place, token)| {

@@ -4,7 +4,7 @@ use doorbell_lm::sample::Truncation;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::running::{Running, sampling};
+use crate::running::{Running, noted, sampling};
 
 /// Tokens and log-probabilities of many clients at a time, in groups of any size and drawn in any way, are those of the oracle: whatever else runs, a
 /// request with the same seed draws the same.
@@ -230,4 +230,105 @@ fn a_prompt_is_scored_as_it_was_drawn() {
         );
     }
     server.is_empty_soon();
+}
+
+/// A prompt that is scored has its scores however its answers end: by a stop at a checkpoint, by their length, or by an abort once they have begun.
+#[test]
+fn a_prompt_is_scored_however_its_answers_end() {
+    let server = Running::start();
+    let prompt = [3, 1, 4, 1, 5, 9, 2, 6];
+    let params = json!({ "max_tokens": 1, "prompt_logprobs": 0 });
+    let scores = server.ok("/inference/v1/generate", &json!({ "token_ids": prompt, "sampling_params": params }))["prompt_logprobs"].clone();
+    assert_eq!(scores.as_array().unwrap().len(), prompt.len());
+    let values: Vec<Value> =
+        (1..prompt.len()).map(|place| scores[place][prompt[place].to_string()]["logprob"].clone()).collect();
+    let mut stopped = 0;
+    for seed in 0..24u64 {
+        let stop =
+            [json!({ "stop": ["e"] }), json!({ "stop_token_ids": [7, 9, 12] })][seed as usize % 2].clone();
+        let mut params = json!({ "seed": seed, "n": 1 + seed % 3, "max_tokens": 60, "ignore_eos": true, "logprobs": 0, "prompt_logprobs": 0 });
+        params.as_object_mut().unwrap().extend(stop.as_object().unwrap().clone());
+        let tokens =
+            server.ok("/inference/v1/generate", &json!({ "token_ids": prompt, "sampling_params": params }));
+        assert_eq!(tokens["prompt_logprobs"], scores, "seed {seed}");
+        let mut body = params.clone();
+        body["prompt"] = json!(prompt);
+        body["echo"] = json!(true);
+        body["return_token_ids"] = json!(true);
+        for choice in server.ok("/v1/completions", &body)["choices"].as_array().unwrap() {
+            assert_eq!(choice["prompt_logprobs"], scores, "seed {seed}");
+            let told = choice["logprobs"]["token_logprobs"].as_array().unwrap();
+            assert_eq!(told[1..prompt.len()], values[..], "seed {seed}");
+            assert_eq!(told.len(), prompt.len() + choice["token_ids"].as_array().unwrap().len());
+            stopped += u64::from(choice["finish_reason"] == "stop");
+        }
+        let mut params = params;
+        params.as_object_mut().unwrap().remove("prompt_logprobs");
+        let body = json!({ "input_ids": prompt, "sampling_params": params, "return_logprob": true, "logprob_start_len": 0 });
+        let told = server.ok("/generate", &body);
+        let told = if told.is_array() { told[0].clone() } else { told };
+        let told = told["meta_info"]["input_token_logprobs"].as_array().unwrap();
+        assert_eq!(told[1..].iter().map(|one| one[0].clone()).collect::<Vec<_>>(), values, "seed {seed}");
+    }
+    assert!(stopped > 20, "{stopped} answers were stopped");
+
+    // An answer that an abort ends has them, or is told to have none.
+    let body = json!({ "prompt": prompt, "n": 4, "max_tokens": 64, "ignore_eos": true, "logprobs": 0, "echo": true, "prompt_logprobs": 0, "return_token_ids": true });
+    let mut aborted = 0;
+    for round in 0..200u64 {
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| server.ok("/v1/completions", &body));
+            std::thread::sleep(std::time::Duration::from_micros(20 * round));
+            server.ok("/abort_requests", &json!({}));
+            for choice in asked.join().unwrap()["choices"].as_array().unwrap() {
+                let count = choice["token_ids"].as_array().unwrap().len();
+                if choice["finish_reason"] != "abort" {
+                    continue;
+                }
+                let lacks = choice["prompt_logprobs"].is_null() && choice["logprobs"].is_null();
+                assert!(
+                    lacks && count == 0 || choice["prompt_logprobs"] == scores,
+                    "{count} tokens: {choice}"
+                );
+                aborted += u64::from(count > 0);
+            }
+        });
+    }
+    assert!(aborted > 0, "no answer was aborted between its first token and its last");
+    server.is_empty_soon();
+}
+
+/// A token that was drawn is not told as the most likely one, by anyone who asks for that.
+#[test]
+fn a_drawn_token_is_not_called_the_top_one() {
+    let server = Running::start();
+    let body = json!({ "prompt": [3, 1, 4], "max_tokens": 4, "logprobs": 1, "echo": true, "temperature": 0 });
+    let (status, ignored, told) = noted(&server, "/v1/completions", Some(&body));
+    assert_eq!((status, ignored.as_deref()), (200, Some("top_logprobs")));
+    let told = &told["choices"][0]["logprobs"];
+    assert_eq!((&told["top_logprobs"], told["token_logprobs"].as_array().unwrap().len()), (&Value::Null, 7));
+    let mut streams = body.clone();
+    streams["stream"] = json!(true);
+    streams["echo"] = json!(false);
+    assert!(
+        server
+            .streamed("/v1/completions", &streams)
+            .iter()
+            .all(|line| line["choices"][0]["logprobs"]["top_logprobs"].is_null())
+    );
+    // As with vLLM, 0 stands for the token itself.
+    let mut body = body;
+    body["logprobs"] = json!(0);
+    let (_, ignored, told) = noted(&server, "/v1/completions", Some(&body));
+    let tops = told["choices"][0]["logprobs"]["top_logprobs"].as_array().unwrap();
+    assert!(
+        ignored.is_none() && tops.len() == 7 && tops[0].is_null() && tops[1].as_object().unwrap().len() == 1
+    );
+    let params = json!({ "logprobs": 1, "max_tokens": 2 });
+    let (status, ignored, _) = noted(
+        &server,
+        "/inference/v1/generate",
+        Some(&json!({ "token_ids": [1], "sampling_params": params })),
+    );
+    assert_eq!((status, ignored.as_deref()), (200, Some("top_logprobs")));
 }

@@ -1,6 +1,6 @@
 //! Pause, abort, update and resume under load.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use doorbell_serve::engine::Size;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::running::{Running, TURNS, begin, limits, sampling, size};
+use crate::running::{Running, TURNS, begin, limits, noted, sampling, size};
 
 /// Updates under load, by default 60 of each mode by 8 clients, or `DOORBELL_UPDATES`, by 32.
 fn updates() -> u64 {
@@ -525,4 +525,267 @@ fn an_abort_by_name_finds_all_that_have_it() {
         assert!(found, "{endpoint}: every answer ended before the pause");
     }
     server.is_empty_soon();
+}
+
+/// Two sets of weights are told apart, whatever they are called: spans of one name stay apart, and nobody gives the scores of the one for those of the
+/// other. Names that the server makes are new.
+#[test]
+fn weights_of_one_name_stay_apart() {
+    let server = Running::with(Size { prompt_tokens: 500, answer_tokens: 400, ..size() }, limits(), None);
+    let spans = |choice: &Value| -> Vec<(u64, u64)> {
+        let spans = choice["weight_versions"].as_array().unwrap();
+        assert!(spans.iter().all(|span| span["version"] == "7"), "{spans:?}");
+        spans.iter().map(|span| (span["start"].as_u64().unwrap(), span["end"].as_u64().unwrap())).collect()
+    };
+    let update = |turn: u64| {
+        let body = json!({ "model_path": format!("turn-{turn}"), "weight_version": "7", "mode": "keep" });
+        assert_eq!(server.ok("/update_weights", &body)["weight_version"], "7");
+    };
+    update(0);
+    let mut apart = 0;
+    for round in 1..=20u64 {
+        std::thread::scope(|scope| {
+            let body = json!({ "prompt": [3, round], "max_tokens": 400, "ignore_eos": true, "seed": round, "logprobs": 0, "logprobs_mode": "raw_logprobs" });
+            let of = &server;
+            let asked = scope.spawn(move || of.ok("/v1/completions", &body));
+            soon("it runs", || server.server.engine.load().live > 0 || asked.is_finished());
+            // A rest publishes the same weights anew, which is no seam.
+            server.ok("/pause?mode=keep", &json!({}));
+            server.ok("/resume", &json!({}));
+            let updates = round % 2 == 0;
+            if updates {
+                update(round / 2);
+            }
+            let told = asked.join().unwrap()["choices"][0].clone();
+            let spans = spans(&told);
+            if spans.len() > 1 {
+                assert!(updates, "{spans:?}");
+                assert_eq!(told["logprobs"], Value::Null, "{spans:?}");
+                apart += 1;
+            }
+            assert!(spans.len() <= 2 && spans.last().unwrap().1 == 400, "{spans:?}");
+        });
+    }
+    assert!(apart > 0, "no answer was made by both");
+    let given = |body: Value| server.ok("/update_weights", &body)["weight_version"].clone();
+    let mut names = vec![];
+    for name in [None, None, Some("x"), None, Some("3"), None] {
+        names.push(given(json!({ "model_path": "turn-1", "weight_version": name })));
+    }
+    server.ok("/finish_weight_update", &json!({ "weight_version": "best" }));
+    names.push(given(json!({ "model_path": "turn-1" })));
+    assert_eq!(names, ["8", "9", "x", "10", "3", "11", "12"]);
+    server.is_empty_soon();
+}
+
+/// A server that sleeps wakes once all that was put to sleep is awake, so that what waits begins under weights that come in between.
+#[test]
+fn a_server_wakes_once_all_of_it_is_awake() {
+    let server = Running::start();
+    let sleeps = || server.get("/is_sleeping")["is_sleeping"].clone();
+    assert_eq!(sleeps(), false);
+    for last in ["kv_cache", "weights"] {
+        let first = if last == "weights" { "kv_cache" } else { "weights" };
+        server.ok("/sleep?level=2", &json!({}));
+        assert_eq!((sleeps(), server.get("/is_paused")["is_paused"].clone()), (json!(true), json!(true)));
+        std::thread::scope(|scope| {
+            let body = json!({ "prompt": [1], "max_tokens": 4, "ignore_eos": true });
+            let of = &server;
+            let asked = scope.spawn(move || of.ok("/v1/completions", &body));
+            soon("it waits", || server.server.engine.load().waiting == 1);
+            let woken = server.ok(&format!("/wake_up?tags={first}"), &json!({}));
+            assert_eq!((&woken["status"], sleeps()), (&json!("sleeping"), json!(true)));
+            let update = json!({ "model_path": "turn-1", "weight_version": format!("1.{last}") });
+            server.ok("/update_weights", &update);
+            assert!(!asked.is_finished(), "it began before the server was awake");
+            assert_eq!(server.ok(&format!("/wake_up?tags={last}"), &json!({}))["status"], "resumed");
+            let told = asked.join().unwrap();
+            assert_eq!(
+                told["choices"][0]["weight_versions"],
+                json!([{ "version": format!("1.{last}"), "start": 0, "end": 4 }])
+            );
+        });
+        assert_eq!(sleeps(), false);
+    }
+    // SkyRL's client has them in a body.
+    server.ok("/sleep", &json!({ "level": 2 }));
+    assert_eq!(server.ok("/wake_up", &json!({ "tags": ["weights"] }))["status"], "sleeping");
+    assert_eq!(server.ok("/wake_up", &json!({ "tags": ["kv_cache"] }))["status"], "resumed");
+    server.ok("/sleep", &json!({ "level": 1, "tags": ["kv_cache"] }));
+    assert_eq!(server.ok("/wake_up", &json!({ "tags": "kv_cache" }))["status"], "resumed");
+    for wake in ["/wake_up", "/wake_up?tags=weights&tags=kv_cache", "/resume"] {
+        server.ok("/sleep", &json!({}));
+        assert_eq!(server.ok(wake, &json!({}))["status"], "resumed");
+        assert_eq!((sleeps(), server.get("/is_paused")["is_paused"].clone()), (json!(false), json!(false)));
+    }
+    server.is_empty_soon();
+}
+
+/// What a control request says that is not known aborts nobody: it is refused where the rest would abort all, and named where it changes nothing.
+#[test]
+fn a_slip_in_a_control_request_aborts_nobody() {
+    let server = Running::start();
+    server.ok("/pause?mode=keep", &json!({}));
+    std::thread::scope(|scope| {
+        let of = &server;
+        let asked = scope.spawn(move || {
+            of.ok(
+                "/v1/completions",
+                &json!({ "prompt": [1], "max_tokens": 3, "ignore_eos": true, "request_id": "mine" }),
+            )
+        });
+        soon("it waits", || server.server.engine.load().live == 1);
+        for (endpoint, body, says) in [
+            ("/abort_requests", json!({ "request_idz": ["mine"] }), "request_idz"),
+            ("/abort_requests", json!({ "request_ids": "mine", "rid": "mine" }), "more than one of"),
+            ("/pause?mod=keep", json!({}), "mod"),
+            ("/pause", json!({ "mod": "keep" }), "mod"),
+            ("/pause?mode=keep&mode=abort", json!({}), "mode is given twice"),
+            ("/pause?clear_cache=perhaps", json!({}), "clear_cache is perhaps"),
+            ("/pause?mode=keep&wait_for_inflight_requests=true", json!({}), "wait_for_inflight_requests"),
+            ("/pause", json!({ "mode": 5 }), "mode"),
+            ("/pause_generation", json!({ "mod": "in_place" }), "mod"),
+            ("/sleep?lvl=1", json!({}), "lvl"),
+            ("/wake_up?tags=wights", json!({}), "tags is wights"),
+        ] {
+            let (status, told) = server.post(endpoint, &body);
+            let message =
+                told["error"]["message"].as_str().unwrap_or_else(|| panic!("{endpoint} {body}: {told}"));
+            assert!(status == 400 && message.contains(says), "{endpoint} {body}: {message}");
+            assert!(told["error"]["param"].is_string(), "{endpoint} {body}: {told}");
+        }
+        for body in [json!({ "request_id": "nope" }), json!({ "rid": "nope" }), json!({ "rid": ["nope"] })] {
+            server.ok("/abort_requests", &body);
+        }
+        // Python's own spelling, and modes in a body.
+        for (endpoint, body) in [
+            ("/pause?mode=keep&clear_cache=False", None),
+            ("/pause?mode=keep&clear_cache=0", None),
+            ("/pause", Some(json!({ "mode": "keep", "clear_cache": false }))),
+            ("/pause?mode=keep", Some(json!({}))),
+        ] {
+            assert_eq!(noted(&server, endpoint, body.as_ref()).0, 200, "{endpoint}");
+        }
+        let (status, ignored, _) =
+            noted(&server, "/update_weights", Some(&json!({ "model_path": "turn-0", "flush_cach": true })));
+        assert_eq!((status, ignored.as_deref()), (200, Some("flush_cach")));
+        let (_, ignored, _) =
+            noted(&server, "/abort_request", Some(&json!({ "rid": "nope", "abort_message": "x" })));
+        assert_eq!(ignored.as_deref(), Some("abort_message"));
+        assert!(!asked.is_finished() && server.server.engine.load().live == 1, "it was aborted");
+        server.ok("/resume", &json!({}));
+        assert_eq!(asked.join().unwrap()["choices"][0]["finish_reason"], "length");
+    });
+    // vLLM's older name of `wait`.
+    std::thread::scope(|scope| {
+        let of = &server;
+        let asked = scope.spawn(move || {
+            of.ok("/v1/completions", &json!({ "prompt": [1], "n": 8, "max_tokens": 64, "ignore_eos": true }))
+        });
+        soon("it runs", || server.server.engine.load().live > 0 || asked.is_finished());
+        server.ok("/pause?wait_for_inflight_requests=true", &json!({}));
+        server.ok("/resume", &json!({}));
+        let told = asked.join().unwrap();
+        assert!(
+            told["choices"].as_array().unwrap().iter().all(|choice| choice["finish_reason"] == "length"),
+            "{told}"
+        );
+    });
+    for body in
+        [json!({ "request_id": "mine" }), json!({ "rid": ["mine"] }), json!({ "request_ids": [] }), json!({})]
+    {
+        server.ok("/pause?mode=keep", &json!({}));
+        std::thread::scope(|scope| {
+            let of = &server;
+            let asked = scope.spawn(move || {
+                of.ok("/v1/completions", &json!({ "prompt": [1], "max_tokens": 3, "request_id": "mine" }))
+            });
+            soon("it waits", || server.server.engine.load().live == 1);
+            server.ok("/abort_requests", &body);
+            assert_eq!(asked.join().unwrap()["choices"][0]["finish_reason"], "abort", "{body}");
+        });
+        server.ok("/resume", &json!({}));
+    }
+    server.is_empty_soon();
+}
+
+/// Weights are read one set at a time, as each takes as much memory as a model.
+#[test]
+fn weights_are_read_one_set_at_a_time() {
+    let server = Running::start();
+    std::thread::scope(|scope| {
+        let update = || server.post("/update_weights", &json!({ "model_path": "one-at-a-time" }));
+        let updates: Vec<_> = (0..4).map(|_| scope.spawn(update)).collect();
+        for one in updates {
+            let (status, told) = one.join().unwrap();
+            assert_eq!(status, 200, "{told}");
+        }
+    });
+}
+
+/// A version's name is bounded, as each answer has it, and one that rollouts hold is told by its name.
+#[test]
+fn names_of_versions_are_bounded_and_told() {
+    let server = Running::with(Size { answer_tokens: 400, ..size() }, limits(), None);
+    for name in ["v".repeat(1025), String::new()] {
+        for (endpoint, body) in [
+            ("/finish_weight_update", json!({ "weight_version": name })),
+            ("/update_weights", json!({ "model_path": "turn-1", "weight_version": name })),
+        ] {
+            let (status, told) = server.post(endpoint, &body);
+            assert_eq!((status, &told["error"]["param"]), (400, &json!("weight_version")), "{told}");
+        }
+    }
+    assert_eq!(server.get("/get_weight_version")["weight_version"], "0");
+    server.ok("/finish_weight_update", &json!({ "weight_version": "v".repeat(1024) }));
+    // A third version while rollouts decode under the first.
+    let mut refused = 0;
+    for round in 0..40 {
+        server.ok(
+            "/update_weights",
+            &json!({ "model_path": "turn-0", "weight_version": format!("first-{round}") }),
+        );
+        std::thread::scope(|scope| {
+            let body = json!({ "prompt": [9], "n": 4, "max_tokens": 400, "ignore_eos": true });
+            let of = &server;
+            let asked = scope.spawn(move || of.ok("/v1/completions", &body));
+            soon("it runs", || server.server.engine.load().live > 0 || asked.is_finished());
+            for turn in 1..3 {
+                let name = format!("later-{round}-{turn}");
+                let (status, told) = server.post(
+                    "/update_weights",
+                    &json!({ "model_path": "turn-1", "weight_version": name, "mode": "wait" }),
+                );
+                if status == 409 {
+                    let message = told["error"]["message"].as_str().unwrap();
+                    assert!(
+                        message.contains(&format!("version first-{round},"))
+                            && message.contains("abort_all_requests"),
+                        "{message}"
+                    );
+                    refused += 1;
+                }
+            }
+            asked.join().unwrap();
+        });
+        server.is_empty_soon();
+        if refused > 0 {
+            break;
+        }
+    }
+    assert!(refused > 0, "nothing was refused");
+}
+
+/// An update that is under way when the server is told to end hears of that.
+#[test]
+fn an_update_hears_that_the_server_ends() {
+    let mut server = Running::start();
+    let mut update = begin(&server, "/update_weights", &json!({ "model_path": "takes-long" }), "");
+    std::thread::sleep(Duration::from_millis(200));
+    let since = Instant::now();
+    server.stop();
+    let mut told = String::new();
+    update.read_to_string(&mut told).unwrap();
+    assert!(told.starts_with("HTTP/1.1 503") && told.contains("\"code\":503"), "{told}");
+    assert!(since.elapsed() < Duration::from_secs(1), "it took {:?}", since.elapsed());
 }

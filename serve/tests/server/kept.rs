@@ -367,3 +367,52 @@ fn raw_log_probabilities_are_never_too_many() {
     }
     server.is_empty_soon();
 }
+
+/// Raw log-probabilities that cannot be had are null: each where a list has all tokens, the list as a whole where the tokens are beside it.
+#[test]
+fn raw_log_probabilities_that_cannot_be_had_are_null() {
+    let server = Running::with(Size { prompt_tokens: 300, ..size() }, limits(), None);
+    let raw = json!({ "n": 8, "max_tokens": 60, "ignore_eos": true, "logprobs_mode": "raw_logprobs" });
+    let mut found = [0; 3];
+    for round in 0..300u64 {
+        let kind = round as usize % 3;
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| {
+                let mut body = raw.clone();
+                match kind {
+                    0 => server.ok("/generate", &json!({ "input_ids": [1, 2], "return_logprob": true, "sampling_params": raw })),
+                    _ => {
+                        let fields = json!({ "prompt": [1, 2], "logprobs": 0, "echo": kind == 1, "return_token_ids": true });
+                        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+                        server.ok("/v1/completions", &body)["choices"].clone()
+                    }
+                }
+            });
+            std::thread::sleep(std::time::Duration::from_micros(100 * (round / 3)));
+            server.ok("/abort_requests", &json!({}));
+            for choice in asked.join().unwrap().as_array().unwrap() {
+                match kind {
+                    0 => {
+                        let ids = choice["output_ids"].as_array().unwrap();
+                        let told = choice["meta_info"]["output_token_logprobs"].as_array().unwrap();
+                        let each: Vec<&Value> = told.iter().map(|one| &one[1]).collect();
+                        assert_eq!(each, ids.iter().collect::<Vec<_>>());
+                        found[kind] += u32::from(told.first().is_some_and(|one| one[0].is_null()));
+                    }
+                    _ => {
+                        let count = choice["token_ids"].as_array().unwrap().len();
+                        match choice["logprobs"]["token_logprobs"].as_array() {
+                            Some(told) => assert_eq!(told.len(), count + if kind == 1 { 2 } else { 0 }),
+                            None => found[kind] += u32::from(count > 0),
+                        }
+                    }
+                }
+            }
+        });
+        if found.iter().all(|&found| found > 0) {
+            break;
+        }
+    }
+    assert!(found.iter().all(|&found| found > 0), "{found:?}");
+    server.is_empty_soon();
+}

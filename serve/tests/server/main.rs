@@ -6,3 +6,4 @@ mod failing;
 mod kept;
 mod refusals;
 mod running;
+mod words;

@@ -15,7 +15,27 @@ use crate::running::{self, Running, begin, begin_raw, limits, send, size};
 #[case("/v1/completions", json!({ "prompt": [], "max_tokens": 3 }), 400, "prompt")]
 #[case("/v1/completions", json!({ "prompt": [[1], []] }), 400, "no tokens")]
 #[case("/v1/completions", json!({ "prompt": [1], "temperature": -1 }), 400, "temperature is -1")]
-#[case("/v1/completions", json!({ "prompt": [1], "temperature": "hot" }), 400, "expected f64")]
+#[case("/v1/completions", json!({ "prompt": [1], "temperature": "hot" }), 400, "temperature: invalid type: string \"hot\", expected f64")]
+#[case("/v1/completions", json!({ "prompt": [1], "max_tokens": "x" }), 400, "max_tokens: invalid type: string \"x\", expected a whole number")]
+#[case("/v1/completions", json!({ "prompt": [1], "n": 1.5 }), 400, "n: invalid value: floating point `1.5`")]
+#[case("/v1/completions", json!({ "prompt": [1], "stop": 5 }), 400, "stop: ")]
+#[case("/v1/completions", json!({ "prompt": [1], "stream": "x" }), 400, "stream: ")]
+#[case("/v1/completions", json!({ "prompt": [1], "logprobs": true }), 400, "logprobs: ")]
+#[case("/generate", json!({ "input_ids": [1], "sampling_params": { "max_new_tokens": "x" } }), 400, "max_new_tokens: ")]
+#[case("/generate", json!({ "input_ids": [1], "return_logprob": "x" }), 400, "return_logprob: ")]
+#[case("/inference/v1/generate", json!({ "token_ids": [1], "sampling_params": { "top_k": "x" } }), 400, "top_k: ")]
+#[case("/update_weights", json!({ "model_path": "turn-1", "weight_version": -1 }), 400, "weight_version: expected a text, or a number from 0 on")]
+#[case("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": "a" }], "top_logprobs": 1 }), 400, "ask for 0")]
+#[case("/v1/completions", json!({ "prompt": [1], "prompt_logprobs": 1 }), 400, "ask for 0")]
+#[case("/v1/chat/completions", json!({ "messages": [5] }), 400, "messages[0] is no object")]
+#[case("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": "a" }, null] }), 400, "messages[1] is no object")]
+#[case("/v1/chat/completions", json!({ "messages": ["x"] }), 400, "messages[0] is no object")]
+#[case("/v1/chat/completions", json!({ "messages": [{ "content": "x" }] }), 400, "messages[0] has no role")]
+#[case("/v1/chat/completions", json!({ "messages": [{ "role": "user" }] }), 400, "messages[0] has no content")]
+#[case("/v1/chat/completions", json!({ "messages": [{ "role": "user", "contents": "ab" }] }), 400, "messages[0] has no content")]
+#[case("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": { "text": "ab" } }] }), 400, "messages[0]: content is no text")]
+#[case("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "text": "ab" }] }] }), 400, "messages[0]: a part of its content is no text")]
+#[case("/detokenize", json!({ "tokens": vec![9; 1025] }), 400, "there are 1025 tokens, and the model has 1024 positions")]
 #[case("/v1/completions", json!({ "prompt": [1], "top_p": 0.0 }), 400, "top_p is 0")]
 #[case("/v1/completions", json!({ "prompt": [1], "top_p": 1.5 }), 400, "top_p is 1.5")]
 #[case("/v1/completions", json!({ "prompt": [1], "min_p": -0.1 }), 400, "min_p is -0.1")]
@@ -84,6 +104,89 @@ fn what_is_wrong_is_said(
         }),
     );
     server.is_empty_soon();
+}
+
+/// What is wrong with a field is told with its name, which programs find in `param`.
+#[rstest]
+#[case("/v1/completions", json!({ "prompt": [1], "temperature": "hot" }), "temperature")]
+#[case("/generate", json!({ "input_ids": [1], "sampling_params": [{ "stop": 5 }] }), "stop")]
+#[case("/update_weights", json!({ "weight_version": -1 }), "weight_version")]
+#[case("/detokenize", json!({ "tokens": "x" }), "tokens")]
+fn errors_name_their_field(#[case] endpoint: &str, #[case] body: Value, #[case] field: &str) {
+    let server = Running::start();
+    let (status, told) = server.post(endpoint, &body);
+    assert_eq!((status, &told["error"]["param"]), (400, &json!(field)), "{told}");
+    let message = told["error"]["message"].as_str().unwrap();
+    assert!(!message.contains("untagged") && !message.contains("column"), "{message}");
+}
+
+/// What clients send that dump their models: nulls of fields that have several names, whole numbers with a point, and seeds of 64 bits.
+#[test]
+fn values_that_clients_write_in_other_ways_are_taken() {
+    let server = Running::start();
+    let ask = |extra: Value| {
+        let mut body = json!({ "prompt": [1], "ignore_eos": true, "return_token_ids": true });
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        server.ok("/v1/completions", &body)["choices"][0]["token_ids"].clone()
+    };
+    let plain = ask(json!({ "max_tokens": 4, "seed": 5 }));
+    assert_eq!(plain.as_array().unwrap().len(), 4);
+    for extra in [
+        json!({ "max_tokens": 4, "max_completion_tokens": null, "max_new_tokens": null, "seed": 5, "sampling_seed": null }),
+        json!({ "max_tokens": null, "max_completion_tokens": 4, "seed": null, "sampling_seed": 5 }),
+        json!({ "max_tokens": 4.0, "seed": 5.0, "n": 1.0, "top_k": -1.0 }),
+    ] {
+        assert_eq!(ask(extra.clone()), plain, "{extra}");
+    }
+    let largest = ask(json!({ "max_tokens": 30, "seed": u64::MAX }));
+    assert_eq!(largest, ask(json!({ "max_tokens": 30, "seed": -1 })));
+    assert_ne!(largest, ask(json!({ "max_tokens": 30, "seed": u64::MAX - 1 })));
+    assert!(server.post("/v1/completions", &json!({ "prompt": [1], "seed": 1e20 })).0 == 400);
+}
+
+/// Messages as OpenAI has them: texts, parts of text, which vLLM puts on lines of their own, and calls of tools without a text.
+#[test]
+fn messages_are_read_as_vllm_reads_them() {
+    let server = Running::start();
+    let prompt = |messages: Value| {
+        let body = json!({ "messages": messages, "max_tokens": 1, "return_token_ids": true });
+        server.ok("/v1/chat/completions", &body)["prompt_token_ids"].clone()
+    };
+    let lines = prompt(json!([{ "role": "user", "content": "a\nb" }]));
+    let parts = json!([{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }]);
+    assert_eq!(prompt(json!([{ "role": "user", "content": parts }])), lines);
+    assert_eq!(prompt(json!([{ "role": "user", "content": ["a", { "text": "b" }] }])), lines);
+    let call = json!({ "role": "assistant", "tool_calls": [{ "id": "1", "type": "function", "function": { "name": "f", "arguments": "{}" } }] });
+    prompt(
+        json!([{ "role": "user", "content": "a" }, call, { "role": "tool", "content": "b", "tool_call_id": "1" }]),
+    );
+    prompt(json!([{ "role": "user", "content": "a" }, { "role": "assistant", "content": null }]));
+}
+
+/// Clients that announce long requests and send little of them hold room for what they sent alone.
+#[test]
+fn slow_clients_keep_nobodys_long_request_out() {
+    let limits = doorbell_serve::http::Limits { body: 1 << 20, patience: Duration::from_secs(4), ..limits() };
+    let server = Running::with(size(), limits, None);
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 1048576\r\n\r\n";
+    let slow: Vec<TcpStream> = (0..12)
+        .map(|_| begin_raw(&server, &format!("{head}{{\"prompt\": \"{}", "a".repeat(70_000))))
+        .collect();
+    std::thread::sleep(Duration::from_millis(200));
+    let since = Instant::now();
+    server.ok("/v1/completions", &json!({ "prompt": [1], "max_tokens": 1, "user": "a".repeat(900_000) }));
+    assert!(since.elapsed() < Duration::from_secs(2), "it took {:?}", since.elapsed());
+    drop(slow);
+    // More long requests at a time than there is room for: one after the other is read, and none is refused.
+    std::thread::scope(|scope| {
+        let ask = || {
+            let body = json!({ "prompt": [1], "max_tokens": 1, "user": "a".repeat(1_000_000) });
+            server.post("/v1/completions", &body).0
+        };
+        let asked: Vec<_> = (0..32).map(|_| scope.spawn(ask)).collect();
+        asked.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), 200));
+    });
 }
 
 #[test]

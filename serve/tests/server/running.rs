@@ -3,13 +3,14 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use doorbell_checkpoint::text::Text;
 use doorbell_host::{Device, Driver, QueueConfig};
 use doorbell_lm::sample::{Sharpness, Truncation};
-use doorbell_lm::{KvCap, micro};
+use doorbell_lm::{About, KvCap, micro};
 use doorbell_npu::Published;
 use doorbell_serve::engine::{Engine, Size};
 use doorbell_serve::http::{Limits, Server, Setup, serve};
@@ -20,6 +21,8 @@ use tokio::sync::oneshot;
 
 /// Weights that versions may have: `micro`'s, with its layers in another order.
 pub const TURNS: usize = 4;
+
+static IMPORTS: AtomicUsize = AtomicUsize::new(0);
 
 pub struct Running {
     pub server: Arc<Server>,
@@ -80,7 +83,31 @@ impl Running {
         key: Option<&str>,
         wrap: impl FnOnce(Box<dyn Device>) -> Box<dyn Device>,
     ) -> Running {
-        let image = micro();
+        Running::built(cap, size, limits, key, wrap, |_| {})
+    }
+
+    /// A server whose model has another tokeniser.
+    pub fn speaking(tokenizer: &Value) -> Running {
+        Running::built(
+            None,
+            size(),
+            limits(),
+            None,
+            |device| device,
+            |about| about.tokenizer = tokenizer.to_string(),
+        )
+    }
+
+    fn built(
+        cap: Option<KvCap>,
+        size: Size,
+        limits: Limits,
+        key: Option<&str>,
+        wrap: impl FnOnce(Box<dyn Device>) -> Box<dyn Device>,
+        about: impl FnOnce(&mut About),
+    ) -> Running {
+        let mut image = micro();
+        about(&mut image.about);
         let shape = image.model.shape;
         let text = Arc::new(Text::new(&image.about, shape.vocabulary).unwrap());
         let (model, _) = turned(0, cap);
@@ -96,6 +123,20 @@ impl Running {
             vocabulary: shape.vocabulary as u32,
             import: Box::new(move |path| {
                 let name = path.to_string_lossy();
+                // How many are read at a time.
+                if name == "one-at-a-time" {
+                    let others = IMPORTS.fetch_add(1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(50));
+                    IMPORTS.fetch_sub(1, Ordering::SeqCst);
+                    return if others == 0 {
+                        Ok(turned(0, cap).0)
+                    } else {
+                        Err("another one is read".into())
+                    };
+                }
+                if name == "takes-long" {
+                    std::thread::sleep(Duration::from_secs(2));
+                }
                 let of = |kind| name.strip_prefix(kind).and_then(|turn| turn.parse().ok());
                 let weights = of("turn-").map(|turn| turned(turn, cap));
                 let weights = weights.or_else(|| of("whole-").map(|turn| turned(turn, None)));
@@ -115,6 +156,11 @@ impl Running {
         });
         let versions = (0..TURNS).map(|turn| turned(turn, cap).1).collect();
         Running { server, address, versions, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Tells it to end.
+    pub fn stop(&mut self) {
+        drop(self.stop.take());
     }
 
     pub fn url(&self, endpoint: &str) -> String {
@@ -254,6 +300,21 @@ pub fn begin_raw(server: &Running, request: &str) -> TcpStream {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     stream
+}
+
+/// Status, the fields that the server says it left alone, and body of a request without a body, or with one.
+pub fn noted(server: &Running, endpoint: &str, body: Option<&Value>) -> (u16, Option<String>, Value) {
+    let agent = ureq::Agent::config_builder().http_status_as_error(false);
+    let agent: ureq::Agent = agent.timeout_global(Some(Duration::from_secs(60))).build().into();
+    let request = agent.post(server.url(endpoint));
+    let response = match body {
+        Some(body) => request.send_json(body),
+        None => request.send_empty(),
+    };
+    let response = response.unwrap();
+    let status = response.status().as_u16();
+    let names = response.headers().get("x-doorbell-ignored").map(|names| names.to_str().unwrap().to_owned());
+    (status, names, response.into_body().read_json().unwrap_or(json!(null)))
 }
 
 /// Status and body of a request, with a key.

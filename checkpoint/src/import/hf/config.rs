@@ -12,6 +12,15 @@ pub(super) enum Plan {
     Gemma(gemma::Plan),
 }
 
+impl Plan {
+    pub fn shape(&self) -> Shape {
+        match self {
+            Plan::Llama(plan) => plan.shape,
+            Plan::Gemma(gemma) => gemma.plan.shape,
+        }
+    }
+}
+
 const LLAMA: &str = "llama";
 const GEMMA: &str = "gemma3n_text";
 
