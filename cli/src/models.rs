@@ -262,8 +262,8 @@ fn imported(path: &Path) -> Result<(float::Model, Image), Failure> {
     let text = Text::new(&imported.about, model.shape.vocabulary)
         .and_then(Text::tried)
         .map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
-    for note in text.notes() {
-        output::note(format_args!("{}: {note}", path.display()));
+    for note in imported.notes.into_iter().chain(text.notes()) {
+        output::note(format_args!("{}: {}", path.display(), output::plain(&note)));
     }
     Ok((imported.model, Image { model, about: imported.about }))
 }

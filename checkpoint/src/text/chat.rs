@@ -248,7 +248,7 @@ impl Json {
                 self.end(keys.len(), depth);
                 self.text.push('}');
             }
-            // A sum of lists is none of its own, and looks like what Python would not write.
+            // The sum of two lists is an iterator here, so iterators that Python refuses cannot be told from it.
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.collect();
                 self.text.push('[');
