@@ -424,7 +424,7 @@ fn rebuilt(tokenizer: &Value, config: &Value, other: &Value) -> Vec<String> {
     // Of this class it takes the file as it is if texts are bytes in it.
     let bytes = || tokenizer["pre_tokenizer"].to_string().contains("\"ByteLevel\"");
     if let Some(class) =
-        class.filter(|class| !plain.contains(class) && !(*class == "LlamaTokenizer" && bytes()))
+        class.filter(|class| !(plain.contains(class) || *class == "LlamaTokenizer" && bytes()))
     {
         notes.push(format!(
             "transformers 5 may build the tokeniser of class {class} anew; here texts are cut by tokenizer.json as it stands"

@@ -34,8 +34,7 @@ pub(super) fn render(
     };
     // Read here: the child must not wait for whoever writes the environment, or reads the time zone.
     let now = now()?;
-    let template = source::rewritten(&template)?;
-    apart(bounds.output, || rendered(&template, messages, tools, special, bounds, now))
+    apart(bounds.output, || rendered(&source::rewritten(&template)?, messages, tools, special, bounds, now))
 }
 
 /// The time of the place, or that of SOURCE_DATE_EPOCH in UTC.

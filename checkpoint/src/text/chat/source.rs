@@ -1,5 +1,7 @@
 //! A template's source, where `jinja2` reads it in another way than crate `minijinja`: written so that the crate reads the same.
 
+use std::collections::HashSet;
+
 /// Blocks `{% generation %}` mark what an assistant said, for training; they render as what is in them. Texts between quotes have Python's
 /// escapes, a raw block begins with its line feed, and a macro's default may be another argument. Comments and raw blocks stay as they are.
 pub(super) fn rewritten(template: &str) -> Result<String, String> {
@@ -187,22 +189,22 @@ fn defaults(tag: &str) -> String {
         }
     }
     cuts.push(list.len() + 1);
-    let (mut names, mut arguments, mut sets): (Vec<&str>, Vec<String>, String) = Default::default();
+    let (mut names, mut arguments, mut sets) = (HashSet::new(), vec![], String::new());
     for cut in cuts.windows(2) {
         let argument = &list[cut[0]..cut[1] - 1];
         let Some((name, default)) = argument.split_once('=') else {
-            names.push(argument.trim());
+            names.insert(argument.trim());
             arguments.push(argument.to_owned());
             continue;
         };
         let name = name.trim();
-        if words(default).iter().any(|word| names.contains(&word.as_str())) {
+        if words(default).iter().any(|word| names.contains(word.as_str())) {
             arguments.push(format!("{name}=__none"));
             sets.push_str(&format!("{{% set {name} = {default} if {name} is undefined else {name} %}}"));
         } else {
             arguments.push(argument.to_owned());
         }
-        names.push(name);
+        names.insert(name);
     }
     if sets.is_empty() {
         return tag.to_owned();
