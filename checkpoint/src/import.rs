@@ -20,6 +20,8 @@ pub struct Imported {
     pub model: float::Model,
     /// Name, tokeniser, prompts.
     pub about: About,
+    /// What people should know of the import, a line each: what the files say and the model does not do.
+    pub notes: Vec<String>,
 }
 
 /// Reads a GGUF file, or a directory with config.json, model.safetensors and tokenizer.json.

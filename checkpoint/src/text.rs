@@ -115,11 +115,19 @@ impl Text {
         !self.about.chat.is_empty()
     }
 
+    /// Whether it has one of a chat with tools: of its own, or that of all chats.
+    pub fn chats_with_tools(&self) -> bool {
+        self.chats() || !self.about.chat_tools.is_empty()
+    }
+
     /// What a user says as the prompt of a chat, up to where the answer begins.
     ///
     /// # Errors
     /// If the template fails.
     pub fn chat(&self, says: &str) -> Result<String, TextError> {
+        if !self.chats() {
+            return Err(TextError::Chat("there is none".into()));
+        }
         self.render(
             &self.about.chat,
             &Value::from(vec![context! { role => "user", content => says }]),
@@ -128,7 +136,7 @@ impl Text {
     }
 
     /// The messages of a chat as its prompt, up to where the answer begins: objects with a `role` and a `content`, and whatever else the template
-    /// reads; `tools` are objects, or null. With `template` by that one, not by the model's.
+    /// reads; `tools` are objects, or null. With `template` by that one, not by the model's, which may have another one for tools.
     ///
     /// # Errors
     /// If the template fails.
@@ -139,7 +147,15 @@ impl Text {
         template: Option<&str>,
     ) -> Result<String, TextError> {
         let (messages, tools) = (Value::from(Serde(messages)), Value::from(Serde(tools)));
-        self.render(template.unwrap_or(&self.about.chat), &messages, &tools)
+        let own = match &self.about {
+            About { chat_tools, .. } if !tools.is_none() && !chat_tools.is_empty() => chat_tools,
+            about => &about.chat,
+        };
+        let template = template.unwrap_or(own);
+        if template.is_empty() {
+            return Err(TextError::Chat("there is none for chats without tools".into()));
+        }
+        self.render(template, &messages, &tools)
     }
 
     fn render(&self, template: &str, messages: &Value, tools: &Value) -> Result<String, TextError> {

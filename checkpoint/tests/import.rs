@@ -310,7 +310,8 @@ fn same(a: &float::Model, b: &float::Model) {
 #[test]
 fn both_formats_give_the_same_model() {
     let exact = model();
-    let Imported { model, about } = import_gguf(&file(), "file").unwrap();
+    let Imported { model, about, notes } = import_gguf(&file(), "file").unwrap();
+    assert_eq!(notes, [""; 0]);
     same(&exact, &model);
     assert_eq!(
         (about.name.as_str(), about.licence.as_str(), &about.ends[..], about.begin),
@@ -342,6 +343,18 @@ fn with(key: &str, held: Held<'static>) -> Vec<u8> {
     }
     gguf(&keys, &tensors(&model()))
 }
+
+/// Leaves one out.
+fn without(key: &str) -> Vec<u8> {
+    let keys: Vec<_> = KEYS.into_iter().filter(|(name, _)| *name != key).collect();
+    gguf(&keys, &tensors(&model()))
+}
+
+const TWICE: [&str; 64] = {
+    let mut tokens = TOKENS;
+    tokens[9] = "a";
+    tokens
+};
 
 /// Changes the tensors.
 fn but(change: impl Fn(&mut Vec<Tensor>)) -> Vec<u8> {
@@ -408,6 +421,55 @@ fn but(change: impl Fn(&mut Vec<Tensor>)) -> Vec<u8> {
 #[case::tokens(with("tokenizer.ggml.tokens", Held::Texts(&["a"])), "tokenizer.ggml.tokens: there are 1, expected 64")]
 #[case::merges(with("tokenizer.ggml.merges", Held::Texts(&["an"])), "tokenizer.ggml.merges: \"an\" is no pair of tokens")]
 #[case::packed(but(|tensors| (tensors[2].2, tensors[2].3) = (6, vec![0; 22])), "blk.0.attn_norm.weight: it is packed as Q5_0; give a file with F32")]
+#[case::no_cuts(
+    without("tokenizer.ggml.pre"),
+    "tokenizer.ggml.pre: nothing says how texts are cut, expected \"smollm\" or \"gpt-2\"; give a directory"
+)]
+#[case::default_cuts(
+    with("tokenizer.ggml.pre", Held::Text("default")),
+    "tokenizer.ggml.pre: texts are cut as \"default\""
+)]
+#[case::cuts_of_a_type(
+    with("tokenizer.ggml.pre", Held::Count(1)),
+    "tokenizer.ggml.pre: it is 1, expected a text"
+)]
+#[case::begin_of_a_type(
+    with("tokenizer.ggml.add_bos_token", Held::Count(1)),
+    "tokenizer.ggml.add_bos_token: it is 1, expected true or false"
+)]
+#[case::end_of_a_type(
+    with("tokenizer.ggml.add_eos_token", Held::Text("true")),
+    "tokenizer.ggml.add_eos_token: it is true, expected true or false"
+)]
+#[case::no_begin(
+    with("tokenizer.ggml.add_bos_token", Held::Bool(true)),
+    "tokenizer.ggml.add_bos_token: it is true, and there is no bos_token_id"
+)]
+#[case::kinds_of_a_type(
+    with("tokenizer.ggml.token_type", Held::Text("1")),
+    "tokenizer.ggml.token_type: it is 1, expected an array of kinds"
+)]
+#[case::few_kinds(with("tokenizer.ggml.token_type", Held::Counts(&[1])), "tokenizer.ggml.token_type: it is an array of 1, expected 64 integers from 1 to 6, one for each token")]
+#[case::unknown_kinds(with("tokenizer.ggml.token_type", Held::Counts(&[7; 64])), "tokenizer.ggml.token_type: it is an array of 64, expected 64 integers from 1 to 6")]
+#[case::a_token_twice(with("tokenizer.ggml.tokens", Held::Texts(&TWICE)), "tokenizer.ggml.tokens: tokens 1 and 9 are both \"a\"")]
+#[case::ends_of_a_type(
+    with("tokenizer.ggml.eos_token_ids", Held::Count(1)),
+    "tokenizer.ggml.eos_token_ids: it is 1, expected an array of tokens"
+)]
+#[case::template_of_a_type(
+    with("tokenizer.chat_template", Held::Count(1)),
+    "tokenizer.chat_template: it is 1, expected a text"
+)]
+#[case::part(
+    with("split.count", Held::Integer(2, 2)),
+    "split.count: it is part 1 of 2 of a model; merge them by llama-gguf-split"
+)]
+#[case::adapter(with("general.type", Held::Text("adapter")), "general.type: it is \"adapter\"")]
+#[case::experts(with("llama.expert_count", Held::Count(8)), "llama.expert_count: it has experts")]
+#[case::not_causal(
+    with("llama.attention.causal", Held::Bool(false)),
+    "llama.attention.causal: each token attends to later ones too"
+)]
 #[case::head(but(|tensors| tensors.push(("output.weight".into(), vec![1], 0, vec![0; 4]))), "output.weight: the last matrix is another one")]
 #[case::bias(but(|tensors| tensors.push(("blk.0.attn_q.bias".into(), vec![1], 0, vec![0; 4]))), "blk.0.attn_q.bias: a model of Llama's shape has no such tensor")]
 #[case::missing(but(|tensors| { tensors.remove(5); }), "blk.0.attn_v.weight: there is no such tensor")]
@@ -419,6 +481,7 @@ fn what_is_wrong_with_a_gguf_file_is_told(#[case] bytes: Vec<u8>, #[case] expect
 /// The same file again would not help.
 #[rstest]
 #[case::first([1, 0, 0, 0], "it is GGUF of version 1, and version 3 is read; convert the model again")]
+#[case::fourth([4, 0, 0, 0], "it is GGUF of version 4, and version 3 is read; convert the model again")]
 #[case::second([2, 0, 0, 0], "it is GGUF of version 2, and version 3 is read; convert the model again")]
 #[case::swapped([0, 0, 0, 3], "it is GGUF in big-endian order; convert the model again")]
 fn other_kinds_of_gguf_are_named(#[case] version: [u8; 4], #[case] expected: &str) {
@@ -873,6 +936,178 @@ fn beginnings_and_ends_of_gguf() {
     assert_eq!(of(&[CHAT]), (vec![1], vec![1, 0]));
     let end = ("tokenizer.ggml.add_eos_token", Held::Bool(true));
     assert_eq!(of(&[BOS, ADD, end, CHAT]), (vec![2, 1, 0], vec![2, 1, 0]));
+}
+
+/// Where a file says nothing of a thing that matters, a note says so.
+#[test]
+fn what_gguf_leaves_open_is_noted() {
+    let notes = |bytes: &[u8]| import_gguf(bytes, "file").unwrap().notes.join("; ");
+    let told = notes(&without("tokenizer.ggml.token_type"));
+    assert!(told.contains("no tokenizer.ggml.token_type, so tokens that only steer are cut"), "{told}");
+    let told = notes(&without("tokenizer.ggml.eos_token_id"));
+    assert!(told.contains("nothing says which token ends an answer"), "{told}");
+}
+
+/// A base of the rotations is a number whatever its type; a second copy of the tokens is no other matrix.
+#[test]
+fn what_says_the_same_is_taken() {
+    let imported = import_gguf(&with("llama.rope.freq_base", Held::Count(10_000)), "file").unwrap();
+    assert_eq!(imported.model.rope_base, 10_000.0);
+    let twice = but(|tensors| {
+        let (_, dimensions, kind, bytes) = tensors[0].clone();
+        tensors.push(("output.weight".into(), dimensions, kind, bytes));
+    });
+    same(&model(), &import_gguf(&twice, "file").unwrap().model);
+}
+
+/// As `transformers`: a `rope_scaling` that says something comes before `rope_parameters`, and its base before all others.
+#[rstest]
+#[case(json!({"rope_scaling": {"rope_type": "default", "rope_theta": 5000.0}}), 5000.0)]
+#[case(json!({"rope_scaling": {"rope_type": "default", "rope_theta": 5000.0}, "rope_parameters": {"rope_type": "default", "rope_theta": 9.0}}), 5000.0)]
+#[case(json!({"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_type": "default", "rope_theta": 9.0}}), 10_000.0)]
+#[case(json!({"rope_scaling": {}, "rope_parameters": {"rope_type": "default", "rope_theta": 9.0}}), 9.0)]
+#[case(json!({"rope_scaling": null, "rope_parameters": {"rope_type": "default", "rope_theta": 9.0}}), 9.0)]
+fn the_base_of_the_rotations_is_that_of_transformers(#[case] more: Value, #[case] base: f64) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config();
+    config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    write_directory(directory.path(), &config);
+    assert_eq!(import(directory.path()).unwrap().model.rope_base, base);
+}
+
+/// What files say and nothing obeys is noted; what would change every text is refused.
+#[rstest]
+#[case("generation_config.json", r#"{"repetition_penalty": 1.5, "top_k": 0, "temperature": 0.6, "do_sample": true, "suppress_tokens": [5], "eos_token_id": 1}"#,
+       Some("generation_config.json says repetition_penalty 1.5, temperature 0.6, suppress_tokens [5], which is not obeyed"))]
+#[case("generation_config.json", r#"{"temperature": 1.0, "top_p": 1, "stop_strings": null, "bad_words_ids": [], "use_cache": true, "max_length": 20}"#, None)]
+#[case(
+    "tokenizer_config.json",
+    r#"{"tokenizer_class": "GPT2TokenizerFast"}"#,
+    Some("transformers 5 may build the tokeniser of class GPT2Tokenizer anew")
+)]
+#[case("tokenizer_config.json", r#"{"tokenizer_class": "PreTrainedTokenizerFast"}"#, None)]
+#[case(
+    "tokenizer_config.json",
+    r#"{"chat_template": [{"name": "rag", "template": "R"}, {"name": "tool_use", "template": "T"}]}"#,
+    Some(
+        "the chat templates rag are not kept; serve takes one by --chat-template; its chat template is for chats with tools alone"
+    )
+)]
+fn what_is_not_obeyed_is_noted(#[case] file: &str, #[case] content: &str, #[case] expected: Option<&str>) {
+    let directory = tempfile::tempdir().unwrap();
+    write_directory(directory.path(), &config());
+    fs::write(directory.path().join(file), content).unwrap();
+    let notes = import(directory.path()).unwrap().notes.join("; ");
+    match expected {
+        Some(expected) => assert!(notes.contains(expected), "{notes}"),
+        None => assert_eq!(notes, ""),
+    }
+}
+
+#[rstest]
+#[case(
+    "tokenizer_config.json",
+    r#"{"split_special_tokens": true}"#,
+    "tokenizer_config.json: split_special_tokens is true: special tokens in a text would be cut"
+)]
+#[case(
+    "adapter_config.json",
+    "{}",
+    "adapter_config.json: it is an adapter, which is not added to the weights; merge it into the model"
+)]
+#[case(
+    "added_tokens.json",
+    r#"{"<x>": "1"}"#,
+    "added_tokens.json: \"<x>\" has \"1\", expected the id of a token"
+)]
+#[case(
+    "tokenizer_config.json",
+    r#"{"added_tokens_decoder": {"63": {"content": "<x>", "lstrip": 1}}}"#,
+    "lstrip of token 63 of its added_tokens_decoder is 1, expected true or false"
+)]
+#[case(
+    "generation_config.json",
+    r#"{"temperature": NaN}"#,
+    "write null or a number in the place of NaN and Infinity"
+)]
+fn what_would_change_texts_is_refused(#[case] file: &str, #[case] content: &str, #[case] expected: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    write_directory(directory.path(), &config());
+    fs::write(directory.path().join(file), content).unwrap();
+    let told = import(directory.path()).unwrap_err().to_string();
+    assert!(told.contains(expected), "{told}");
+}
+
+/// A link to a file that was not fetched is no absence.
+#[test]
+fn a_link_to_nothing_is_told() {
+    for file in [
+        "generation_config.json",
+        "chat_template.jinja",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "model.safetensors",
+        "adapter_config.json",
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        write_directory(directory.path(), &config());
+        let link = directory.path().join(file);
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink("blob", &link).unwrap();
+        let told = import(directory.path()).unwrap_err().to_string();
+        assert!(told.contains(&format!("{file}: ")), "{told}");
+    }
+}
+
+/// The time to add tokens is that of their number, not of its square: this took half a minute.
+#[test]
+fn many_tokens_are_added_in_time() {
+    let directory = tempfile::tempdir().unwrap();
+    write_directory(directory.path(), &config());
+    let tokens: serde_json::Map<String, Value> =
+        (0..30_000).map(|id| ((64 + id).to_string(), json!({"content": format!("<x{id}>")}))).collect();
+    let settings = json!({"added_tokens_decoder": tokens}).to_string();
+    fs::write(directory.path().join("tokenizer_config.json"), settings).unwrap();
+    // What other work takes meanwhile is not counted.
+    let seconds = || {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is of this thread.
+        assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+        time.tv_sec
+    };
+    let start = seconds();
+    import(directory.path()).unwrap();
+    let taken = seconds() - start;
+    assert!(taken < 15, "{taken} s");
+}
+
+/// Other names and forms of weights are named.
+#[test]
+fn weights_of_other_forms_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    write_directory(directory.path(), &config());
+    let path = directory.path().join("model.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    let held = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let renamed = |name: &str| name.strip_prefix("model.").unwrap().to_owned();
+    let views = held.tensors().into_iter().map(|(name, view)| (renamed(&name), view));
+    fs::write(&path, serialize(views, None).unwrap()).unwrap();
+    let told = import(directory.path()).unwrap_err().to_string();
+    assert!(told.contains("its tensors have no \"model.\" before their names; give the model as"), "{told}");
+    // Early checkpoints have what follows from the base of the rotations.
+    let more = [0; 64];
+    let extra = (
+        "model.layers.0.self_attn.rotary_emb.inv_freq".to_owned(),
+        TensorView::new(Dtype::F32, vec![16], &more).unwrap(),
+    );
+    fs::write(&path, serialize(held.tensors().into_iter().chain([extra]), None).unwrap()).unwrap();
+    same(&model(), &import(directory.path()).unwrap().model);
+    fs::rename(&path, directory.path().join("pytorch_model.bin")).unwrap();
+    let told = import(directory.path()).unwrap_err().to_string();
+    assert!(
+        told.contains("its weights are pytorch_model.bin, which is not read; convert them to safetensors"),
+        "{told}"
+    );
 }
 
 /// A weight whose exponent no reader takes is refused with its place.

@@ -28,7 +28,7 @@ fn write_model(directory: &Path, vocabulary: usize) {
     let config = json!({
         "model_type": "llama", "tie_word_embeddings": true, "hidden_size": 32, "num_hidden_layers": 1,
         "num_attention_heads": 1, "intermediate_size": 32, "vocab_size": vocabulary,
-        "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "bos_token_id": 0, "eos_token_id": 1,
+        "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "bos_token_id": 0,
     });
     fs::write(directory.join("config.json"), config.to_string()).unwrap();
     let zeros = vec![0; 4 * 32 * vocabulary];
@@ -55,6 +55,8 @@ fn tokens(value: &Value) -> Vec<u32> {
 fn differences(case: &Value, base: &Value) -> Vec<String> {
     let directory = tempfile::tempdir().unwrap();
     let vocabulary = base["model"]["vocab"].as_object().unwrap().len();
+    // Room for tokens that are added.
+    let vocabulary = vocabulary + 10;
     write_model(directory.path(), vocabulary);
     for (file, content) in case["files"].as_object().unwrap() {
         let text = match (file.as_str(), content) {
@@ -66,11 +68,23 @@ fn differences(case: &Value, base: &Value) -> Vec<String> {
             (_, Value::String(text)) => text.clone(),
             (_, content) => content.to_string(),
         };
-        fs::write(directory.path().join(file), text).unwrap();
+        let path = directory.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
     }
-    match import(directory.path()) {
-        Ok(imported) => compared(&Text::new(&imported.about, vocabulary).unwrap(), case),
-        Err(error) => vec![error.to_string()],
+    match (import(directory.path()), case["refused"].as_str()) {
+        (Ok(imported), None) => {
+            let mut told = compared(&Text::new(&imported.about, vocabulary).unwrap(), case);
+            if let [end] = tokens(&case["ends"])[..]
+                && imported.about.ends != [end]
+            {
+                told.push(format!("ends {:?} for {end}", imported.about.ends));
+            }
+            told
+        }
+        (Ok(_), Some(refused)) => vec![format!("it is taken, and refused there: {refused}")],
+        (Err(error), None) => vec![error.to_string()],
+        (Err(_), Some(_)) => vec![],
     }
 }
 
@@ -83,11 +97,23 @@ fn compared(text: &Text, case: &Value) -> Vec<String> {
         if raw != tokens(&answer["raw"]) {
             told.push(format!("raw {says:?}: {raw:?} for {}", answer["raw"]));
         }
+        let decoded = text.decode(&raw).unwrap();
+        if answer["decoded"] != decoded {
+            told.push(format!("text of {raw:?}: {decoded:?} for {}", answer["decoded"]));
+        }
         if answer["text"].is_null() && answer["refused"].is_null() {
             assert!(!text.chats());
             continue;
         }
-        match (text.chat(says), answer["text"].as_str()) {
+        let chat = match case["tools"].as_str() {
+            None => text.chat(says),
+            Some(tools) => {
+                let tools: minijinja::Value = serde_json::from_str(tools).unwrap();
+                let message = minijinja::context! { role => "user", content => says };
+                text.chat_of(&[message], &tools, None)
+            }
+        };
+        match (chat, answer["text"].as_str()) {
             (Ok(chat), Some(expected)) if chat == expected => {
                 assert_eq!(text.encode_chat(&chat).unwrap(), tokens(&answer["chat"]));
             }
@@ -118,11 +144,13 @@ fn array(kind: u32, items: &[Vec<u8>]) -> Held {
 /// The same model and tokeniser as a GGUF file with this template, if GGUF can say what the case does.
 fn gguf(case: &Value, base: &Value) -> Option<Vec<u8>> {
     let change = &case["files"]["tokenizer.json"];
-    let config = case["files"]["tokenizer_config.json"].as_object().unwrap();
+    let config: Value = serde_json::from_str(case["files"]["tokenizer_config.json"].as_str()?).unwrap();
+    let config = config.as_object().unwrap();
     let known = ["tokenizer_class", "bos_token", "eos_token", "chat_template"];
     let plain = change.as_object().unwrap().keys().all(|key| key == "added_tokens")
         && change["added_tokens"].as_array().is_none_or(|added| !added.is_empty())
         && case["files"].as_object().unwrap().len() == 2
+        && case["tools"].is_null()
         && config.keys().all(|key| known.contains(&key.as_str()))
         && config.get("bos_token") == Some(&"<s>".into())
         && config.get("eos_token") == Some(&"</s>".into());

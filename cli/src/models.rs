@@ -272,8 +272,8 @@ fn whole(path: &Path, imported: Imported) -> Result<(float::Model, Image), Failu
     let text = Text::new(&imported.about, model.shape.vocabulary)
         .and_then(Text::tried)
         .map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
-    for note in text.notes() {
-        output::note(format_args!("{}: {note}", path.display()));
+    for note in imported.notes.into_iter().chain(text.notes()) {
+        output::note(format_args!("{}: {}", path.display(), output::plain(&note)));
     }
     Ok((imported.model, Image { model, about: imported.about }))
 }

@@ -124,6 +124,7 @@ fn image(model: Model) -> Image {
         licence: String::new(),
         tokenizer: String::new(),
         chat: String::new(),
+        chat_tools: String::new(),
         ends: vec![],
         begin: None,
         special: None,

@@ -13,6 +13,8 @@ pub struct About {
     pub tokenizer: String,
     /// The template of a chat, in Jinja; empty where there is none.
     pub chat: String,
+    /// The template of a chat with tools, where that is another one; else empty.
+    pub chat_tools: String,
     /// Tokens behind which nothing follows.
     pub ends: Vec<u32>,
     /// Token that a raw text begins with, where one does and the tokeniser does not put it there itself.

@@ -253,6 +253,7 @@ fn about() -> About {
         licence: "MIT".into(),
         tokenizer: tokenizer.to_string(),
         chat: String::new(),
+        chat_tools: String::new(),
         ends: vec![0],
         begin: None,
         special: None,

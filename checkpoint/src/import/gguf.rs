@@ -94,16 +94,18 @@ impl Source for File<'_> {
     }
 }
 
+/// What to do where another converter wrote it, or an old one.
+const CONVERT: &str =
+    "convert the model again by a current llama.cpp, to GGUF of version 3 in little-endian order";
+
 /// Refuses what its reader does not know, where another file would help and the same one would not.
 fn header(bytes: &[u8]) -> Result<(), FileError> {
-    const CONVERT: &str =
-        "convert the model again by a current llama.cpp, to GGUF of version 3 in little-endian order";
     let Some(rest) = bytes.strip_prefix(b"GGUF") else { return Ok(()) };
     let Some(version) = rest.first_chunk().map(|version| u32::from_le_bytes(*version)) else { return Ok(()) };
     let problem = match version {
-        1 | 2 => format!("it is GGUF of version {version}, and version 3 is read"),
+        3 => return Ok(()),
         _ if (1..=3).contains(&version.swap_bytes()) => "it is GGUF in big-endian order".to_owned(),
-        _ => return Ok(()),
+        _ => format!("it is GGUF of version {version}, and version 3 is read"),
     };
     Err(FileError::new("", problem, CONVERT))
 }
@@ -125,9 +127,32 @@ pub(super) fn import(bytes: &[u8], name: &str) -> Result<Imported, FileError> {
             "give a model of architecture \"llama\"",
         ));
     }
+    whole(&keys)?;
     let model = llama::read(&file, &NAMES, plan(&keys, &file)?)?;
-    let about = about(&keys, name, model.shape.vocabulary)?;
-    Ok(Imported { model, about })
+    let (about, notes) = about(&keys, name, model.shape.vocabulary)?;
+    Ok(Imported { model, about, notes })
+}
+
+/// Refuses what is a part of a model, or has other equations than the architecture's.
+fn whole(keys: &Keys<'_>) -> Result<(), FileError> {
+    let refused = |key: &str, problem: String, remedy: &str| Err(FileError::new(key, problem, remedy));
+    let integer = |key: &str| keys.0.get(key).and_then(integer);
+    if let Some(parts) = integer("split.count").filter(|&parts| parts > 1) {
+        let part = integer("split.no").unwrap_or(0) + 1;
+        let problem = format!("it is part {part} of {parts} of a model");
+        return refused("split.count", problem, "merge them by llama-gguf-split");
+    }
+    if let Some(kind) = keys.optional_text("general.type")?.filter(|&kind| kind != "model") {
+        return refused("general.type", format!("it is {kind:?}"), "give a file of type \"model\"");
+    }
+    if keys.0.contains_key("llama.expert_count") && integer("llama.expert_count") != Some(0) {
+        return refused("llama.expert_count", "it has experts".into(), "give a model without experts");
+    }
+    if keys.flag("llama.attention.causal")? == Some(false) {
+        let problem = "each token attends to later ones too".to_owned();
+        return refused("llama.attention.causal", problem, "give a model that writes texts");
+    }
+    Ok(())
 }
 
 fn plan(keys: &Keys<'_>, file: &File<'_>) -> Result<Plan, FileError> {
@@ -236,10 +261,27 @@ impl Keys<'_> {
     }
 
     fn number(&self, key: &str) -> Result<f64, FileError> {
-        match self.0.get_f64(key) {
+        match self.0.get_f64(key).or(self.0.get(key).and_then(integer).map(|value| value as f64)) {
             Some(value) => Ok(value),
             None => self.wrong(key, "a number"),
         }
+    }
+
+    /// What is there is of this type; a value of another one is not taken for no value.
+    fn optional<T>(&self, key: &str, held: Option<T>, expected: &str) -> Result<Option<T>, FileError> {
+        match (held, self.0.get(key)) {
+            (Some(held), _) => Ok(Some(held)),
+            (None, None) => Ok(None),
+            (None, Some(_)) => self.wrong(key, expected),
+        }
+    }
+
+    fn flag(&self, key: &str) -> Result<Option<bool>, FileError> {
+        self.optional(key, self.0.get_bool(key), "true or false")
+    }
+
+    fn optional_text(&self, key: &str) -> Result<Option<&str>, FileError> {
+        self.optional(key, self.0.get_string(key), "a text")
     }
 
     fn texts(&self, key: &str) -> Result<Vec<&str>, FileError> {
@@ -261,34 +303,45 @@ impl Keys<'_> {
     }
 }
 
-fn about(keys: &Keys<'_>, name: &str, vocabulary: usize) -> Result<About, FileError> {
-    let of = |key: &str| keys.0.get_string(key).unwrap_or_default().to_owned();
+fn about(keys: &Keys<'_>, name: &str, vocabulary: usize) -> Result<(About, Vec<String>), FileError> {
     let mut ends: Vec<u32> = vec![];
     for role in ["eos", "eot", "eom"] {
         let token = keys.token(&format!("tokenizer.ggml.{role}_token_id"), vocabulary)?;
         ends.extend(token.filter(|token| !ends.contains(token)));
     }
-    if let Some(MetadataValue::Array(list)) = keys.0.get("tokenizer.ggml.eos_token_ids") {
-        for value in list.iter() {
-            let token = integer(value).and_then(|token| u32::try_from(token).ok());
-            let token = token.filter(|&token| (token as usize) < vocabulary);
-            let Some(token) = token else {
-                return keys.wrong("tokenizer.ggml.eos_token_ids", &format!("tokens below {vocabulary}"));
-            };
-            if !ends.contains(&token) {
-                ends.push(token);
+    const ENDS: &str = "tokenizer.ggml.eos_token_ids";
+    match keys.0.get(ENDS) {
+        None => {}
+        Some(MetadataValue::Array(list)) => {
+            for value in list.iter() {
+                let token = integer(value).and_then(|token| u32::try_from(token).ok());
+                let token = token.filter(|&token| (token as usize) < vocabulary);
+                let Some(token) = token else {
+                    return keys.wrong(ENDS, &format!("tokens below {vocabulary}"));
+                };
+                if !ends.contains(&token) {
+                    ends.push(token);
+                }
             }
         }
+        Some(_) => return keys.wrong(ENDS, "an array of tokens"),
     }
-    let begins = keys.0.get_bool("tokenizer.ggml.add_bos_token").unwrap_or(false);
+    let around = |key: &str, token: Option<u32>, of: &str| {
+        let adds = keys.flag(key)?.unwrap_or(false);
+        if adds && token.is_none() {
+            let problem = format!("it is true, and there is no {of}");
+            return Err(FileError::new(key, problem, "give a whole model"));
+        }
+        Ok(token.filter(|_| adds))
+    };
     let begin = keys.token("tokenizer.ggml.bos_token_id", vocabulary)?;
+    let begin = around("tokenizer.ggml.add_bos_token", begin, "bos_token_id")?;
+    let end = around("tokenizer.ggml.add_eos_token", ends.first().copied(), "eos_token_id")?;
     let name = match keys.0.get_string("general.name") {
         Some(own) if !own.trim().is_empty() => own.trim().to_owned(),
         _ => name.to_owned(),
     };
-    let closes = keys.0.get_bool("tokenizer.ggml.add_eos_token").unwrap_or(false);
     let tokens = keys.texts("tokenizer.ggml.tokens")?;
-    let end = ends.first().copied().filter(|_| closes);
     let end = end.and_then(|end| Some((end, *tokens.get(end as usize)?)));
     let mut special = BTreeMap::new();
     for (role, key) in [("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")] {
@@ -297,15 +350,42 @@ fn about(keys: &Keys<'_>, name: &str, vocabulary: usize) -> Result<About, FileEr
         let text = id.and_then(|id| tokens.get(usize::try_from(id).ok()?));
         special.extend(text.map(|text| (format!("{role}_token"), (*text).to_owned())));
     }
-    Ok(About {
+    let mut notes = vec![];
+    if ends.is_empty() {
+        notes.push("nothing says which token ends an answer, so each is as long as it may be".into());
+    }
+    if !keys.0.contains_key(KINDS) {
+        notes.push(format!("there is no {KINDS}, so tokens that only steer are cut as any text is"));
+    }
+    let template = |key: &str| Ok(keys.optional_text(key)?.unwrap_or_default().to_owned());
+    let about = About {
         name,
-        licence: of("general.license"),
+        licence: keys.0.get_string("general.license").unwrap_or_default().to_owned(),
         tokenizer: tokenizer(keys, vocabulary, end)?,
-        chat: of("tokenizer.chat_template"),
+        chat: template("tokenizer.chat_template")?,
+        chat_tools: template("tokenizer.chat_template.tool_use")?,
         ends,
-        begin: begin.filter(|_| begins),
+        begin,
         special: Some(special),
-    })
+    };
+    Ok((about, notes))
+}
+
+const KINDS: &str = "tokenizer.ggml.token_type";
+
+/// Of each token; all are plain where nothing is told.
+fn kinds(keys: &Keys<'_>, vocabulary: usize) -> Result<Vec<i64>, FileError> {
+    let list = match keys.0.get(KINDS) {
+        None => return Ok(vec![1; vocabulary]),
+        Some(MetadataValue::Array(list)) => list,
+        Some(_) => return keys.wrong(KINDS, "an array of kinds"),
+    };
+    let kinds: Option<Vec<i64>> =
+        list.iter().map(|kind| integer(kind).filter(|kind| (1..=6).contains(kind))).collect();
+    match kinds.filter(|kinds| kinds.len() == vocabulary) {
+        Some(kinds) => Ok(kinds),
+        None => keys.wrong(KINDS, &format!("{vocabulary} integers from 1 to 6, one for each token")),
+    }
 }
 
 /// The post-processor that puts this token behind a raw text.
@@ -331,11 +411,15 @@ fn tokenizer(keys: &Keys<'_>, vocabulary: usize, end: Option<(u32, &str)>) -> Re
     let bytes =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
     let digits = json!({"type": "Digits", "individual_digits": true});
-    let before = match keys.0.get_string("tokenizer.ggml.pre").unwrap_or("gpt-2") {
-        "smollm" => json!({"type": "Sequence", "pretokenizers": [digits, bytes]}),
-        "gpt-2" | "default" => bytes.clone(),
+    let before = match keys.optional_text("tokenizer.ggml.pre")? {
+        Some("smollm") => json!({"type": "Sequence", "pretokenizers": [digits, bytes]}),
+        Some("gpt-2") => bytes.clone(),
         other => {
-            let problem = format!("texts are cut as {other:?}, expected \"smollm\" or \"gpt-2\"");
+            let cut = match other {
+                Some(other) => format!("texts are cut as {other:?}"),
+                None => "nothing says how texts are cut".to_owned(),
+            };
+            let problem = format!("{cut}, expected \"smollm\" or \"gpt-2\"");
             return Err(FileError::new("tokenizer.ggml.pre", problem, directory));
         }
     };
@@ -354,21 +438,24 @@ fn tokenizer(keys: &Keys<'_>, vocabulary: usize, end: Option<(u32, &str)>) -> Re
         merges.push(json!([left, right]));
     }
     // 3: CONTROL, which no text becomes; 4: USER_DEFINED, a text that is never cut.
-    let kind = |token: usize| match keys.0.get("tokenizer.ggml.token_type") {
-        Some(MetadataValue::Array(kinds)) => kinds.get(token).and_then(integer),
-        _ => None,
-    };
+    let kinds = kinds(keys, vocabulary)?;
     let added: Vec<Value> = tokens
         .iter()
+        .zip(kinds)
         .enumerate()
-        .filter_map(|(id, token)| Some((id, token, kind(id).filter(|kind| matches!(kind, 3 | 4))?)))
-        .map(|(id, token, kind)| {
+        .filter(|(_, (_, kind))| matches!(kind, 3 | 4))
+        .map(|(id, (token, kind))| {
             json!({"id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
                    "normalized": false, "special": kind == 3})
         })
         .collect();
-    let vocabulary: Map<String, Value> =
-        tokens.iter().enumerate().map(|(id, token)| (token.to_string(), id.into())).collect();
+    let mut vocabulary: Map<String, Value> = Map::new();
+    for (id, token) in tokens.iter().enumerate() {
+        if let Some(other) = vocabulary.insert(token.to_string(), id.into()) {
+            let problem = format!("tokens {other} and {id} are both {token:?}");
+            return Err(FileError::new("tokenizer.ggml.tokens", problem, directory));
+        }
+    }
     Ok(json!({
         "version": "1.0",
         "truncation": null,

@@ -1,6 +1,7 @@
 //! Directories of Hugging Face: config.json, safetensors, tokenizer.json.
 
 mod config;
+mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -84,10 +85,12 @@ struct Place<'p> {
 }
 
 impl Place<'_> {
+    /// What cannot be looked at is reported by whoever reads it.
     fn file(&self, name: &str) -> PathBuf {
+        let lacks = |path: &Path| is_there(path).is_ok_and(|there| !there);
         let own = self.directory.join(name);
         match self.other.map(|other| other.join(name)) {
-            Some(other) if !own.exists() && other.exists() => other,
+            Some(other) if lacks(&own) && !lacks(&other) => other,
             _ => own,
         }
     }
@@ -105,6 +108,11 @@ pub(super) fn update(directory: &Path, other: Option<&Path>, shape: &Shape) -> R
 
 fn read_from(place: &Place<'_>, shape: Option<&Shape>) -> Result<Imported, FileError> {
     let directory = place.directory;
+    let adapter = directory.join("adapter_config.json");
+    if is_there(&adapter)? {
+        let problem = "it is an adapter, which is not added to the weights";
+        return Err(FileError::new(adapter.display(), problem, "merge it into the model, and give that"));
+    }
     let path = place.file("config.json");
     let config = object(&path)?;
     let plan = config::plan(&config).map_err(|error| error.within(&path))?;
@@ -145,19 +153,44 @@ fn read_from(place: &Place<'_>, shape: Option<&Shape>) -> Result<Imported, FileE
             return Err(FileError::new(files[file].0.display(), problem, "fetch the directory again"));
         }
     }
+    if names.contains_key("embed_tokens.weight") && !names.contains_key(NAMES.tokens) {
+        let problem = "its tensors have no \"model.\" before their names";
+        return Err(FileError::new(
+            directory.display(),
+            problem,
+            "give the model as LlamaForCausalLM saves it",
+        ));
+    }
+    // Early checkpoints have them; they follow from the base of the rotations.
+    names.retain(|name, _| !name.ends_with(".rotary_emb.inv_freq"));
     let files = Files { files: tensors, names };
     let model = match plan {
         config::Plan::Llama(plan) => llama::read(&files, &NAMES, plan),
         config::Plan::Gemma(plan) => gemma::read(&files, plan),
     };
     let model = model.map_err(|error| error.within(directory))?;
-    let about = about(place, &config, model.shape.vocabulary)?;
-    Ok(Imported { model, about })
+    let (about, notes) = about(place, &config, model.shape.vocabulary)?;
+    Ok(Imported { model, about, notes })
+}
+
+/// Whether there is a file of this name. A link to nothing is there, and cannot be read.
+fn is_there(path: &Path) -> Result<bool, FileError> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(FileError::new(path.display(), format!("cannot be looked at: {error}"), FETCH)),
+    }
 }
 
 fn json(path: &Path) -> Result<Value, FileError> {
-    serde_json::from_slice(&read(path, JSON_BYTES)?)
-        .map_err(|error| FileError::new(path.display(), format!("not JSON: {error}"), FETCH))
+    let bytes = read(path, JSON_BYTES)?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        // Python writes and reads them.
+        let odd =
+            [&b"NaN"[..], b"Infinity"].iter().any(|word| bytes.windows(word.len()).any(|part| part == *word));
+        let remedy = if odd { "write null or a number in the place of NaN and Infinity" } else { FETCH };
+        FileError::new(path.display(), format!("not JSON: {error}"), remedy)
+    })
 }
 
 /// A JSON file that holds an object, as all but those of weights do. Any other value has no members, and would pass for an empty object.
@@ -168,7 +201,7 @@ fn object(path: &Path) -> Result<Value, FileError> {
 
 /// A JSON file that need not be there.
 fn optional(path: &Path) -> Result<Value, FileError> {
-    if path.exists() { object(path) } else { Ok(Value::Null) }
+    if is_there(path)? { object(path) } else { Ok(Value::Null) }
 }
 
 /// An error names the kind of any other value.
@@ -195,9 +228,9 @@ type Named = BTreeMap<String, usize>;
 fn weights(directory: &Path) -> Result<(Option<Named>, Held), FileError> {
     let single = directory.join("model.safetensors");
     let index = directory.join("model.safetensors.index.json");
-    let (named, files) = if single.exists() {
+    let (named, files) = if is_there(&single)? {
         (None, vec!["model.safetensors".to_owned()])
-    } else if index.exists() {
+    } else if is_there(&index)? {
         let (named, files) = indexed(&index)?;
         (Some(named), files)
     } else {
@@ -258,6 +291,11 @@ fn shards(directory: &Path) -> Result<Vec<String>, FileError> {
         }
     }
     let Some(&(of, _)) = found.keys().next() else {
+        let torch = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
+        if torch.iter().any(|name| directory.join(name).exists()) {
+            let problem = "its weights are pytorch_model.bin, which is not read";
+            return Err(FileError::new(directory.display(), problem, "convert them to safetensors"));
+        }
         return Err(wrong("there are no weights in it".into()));
     };
     let names = || found.values().map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -270,7 +308,7 @@ fn shards(directory: &Path) -> Result<Vec<String>, FileError> {
     Ok(found.into_values().collect())
 }
 
-fn about(place: &Place<'_>, config: &Value, vocabulary: usize) -> Result<About, FileError> {
+fn about(place: &Place<'_>, config: &Value, vocabulary: usize) -> Result<(About, Vec<String>), FileError> {
     let directory = place.directory;
     let path = place.file("tokenizer.json");
     let mut tokenizer = object(&path)?;
@@ -278,20 +316,21 @@ fn about(place: &Place<'_>, config: &Value, vocabulary: usize) -> Result<About, 
     for key in ["truncation", "padding"] {
         tokenizer[key] = Value::Null;
     }
-    let settings = place.file("tokenizer_config.json");
+    let settings = place.file(tokens::CONFIG);
     let other = optional(&settings)?;
-    // As transformers: this file is of before added_tokens_decoder, and comes first where that is not told.
-    let map = match other["added_tokens_decoder"] {
-        Value::Null => optional(&place.file("special_tokens_map.json"))?,
-        _ => Value::Null,
+    // As transformers: these files are of before added_tokens_decoder, and come first where that is not told.
+    let old = |file: &str| match other["added_tokens_decoder"] {
+        Value::Null => optional(&place.file(file)),
+        _ => Ok(Value::Null),
     };
+    let (map, added) = (old(tokens::MAP)?, old(tokens::ADDED)?);
     let generation = optional(&place.file("generation_config.json"))?;
-    let special = special(&[&map, &other]);
     if !matches!(tokenizer["added_tokens"], Value::Null | Value::Array(_)) {
         return Err(FileError::new(path.display(), "its added_tokens are no list", FETCH));
     }
-    add_tokens(&mut tokenizer, &other, &special)
-        .map_err(|problem| FileError::new(settings.display(), problem, FETCH))?;
+    let files = tokens::Files { config: &other, map: &map, added: &added };
+    let roles = tokens::add(&mut tokenizer, &files)
+        .map_err(|(file, problem)| FileError::new(place.file(file).display(), problem, FETCH))?;
     fits(&tokenizer, vocabulary).map_err(|problem| {
         FileError::new(path.display(), problem, "give the tokenizer.json of this model")
     })?;
@@ -318,10 +357,10 @@ fn about(place: &Place<'_>, config: &Value, vocabulary: usize) -> Result<About, 
     }
     // transformers has no end then; the tokeniser's is what chats are trained with.
     if ends.is_empty()
-        && let Some(text) = special.get("eos_token")
-        && let Some(token) = token_id(&tokenizer, text)
+        && let Some(text) = roles.texts.get("eos_token")
+        && let Some(&token) = roles.ids.get(text)
     {
-        if token as usize >= vocabulary {
+        if token >= vocabulary as u64 {
             let problem =
                 format!("eos_token is {text:?}, token {token}, expected a token below {vocabulary}");
             return Err(FileError::new(
@@ -330,103 +369,177 @@ fn about(place: &Place<'_>, config: &Value, vocabulary: usize) -> Result<About, 
                 "give the end's id as eos_token_id in generation_config.json",
             ));
         }
-        ends.push(token);
+        ends.push(token as u32);
     }
     let mut seen = BTreeSet::new();
     ends.retain(|&token| seen.insert(token));
-    Ok(About {
+    let mut notes = ignored(&generation);
+    notes.extend(rebuilt(&tokenizer, config, &other));
+    if ends.is_empty() {
+        notes.push("nothing says which token ends an answer, so each is as long as it may be".into());
+    }
+    let templates = Templates::of(place, &other, &mut notes)?;
+    let about = About {
         name: stem(directory),
         licence: licence(directory),
         tokenizer: tokenizer.to_string(),
-        chat: chat(directory, &other)?,
+        chat: templates.default,
+        chat_tools: templates.tools,
         ends,
         // As transformers: where there is a tokenizer.json, its post-processor says what surrounds a raw text, and the flags
         // add_bos_token and add_eos_token say nothing.
         begin: None,
-        special: Some(special),
-    })
+        special: Some(roles.texts),
+    };
+    Ok((about, notes))
 }
 
-/// chat_template.jinja if it is there; of named templates the one called "default".
-fn chat(directory: &Path, other: &Value) -> Result<String, FileError> {
-    let jinja = directory.join("chat_template.jinja");
-    if jinja.exists() {
-        return String::from_utf8(read(&jinja, TEMPLATE_BYTES)?)
-            .map_err(|error| FileError::new(jinja.display(), format!("not a text: {error}"), FETCH));
+/// What generation_config.json says that changes what is drawn, and nothing here obeys: one line, or none.
+fn ignored(generation: &Value) -> Vec<String> {
+    // What says nothing of drawing; what is read is eos_token_id.
+    const OTHER: [&str; 13] = [
+        "_from_model_config",
+        "bos_token_id",
+        "cache_implementation",
+        "eos_token_id",
+        "max_length",
+        "output_attentions",
+        "output_hidden_states",
+        "output_scores",
+        "pad_token_id",
+        "return_dict_in_generate",
+        "transformers_version",
+        "trust_remote_code",
+        "use_cache",
+    ];
+    // Where nothing changes.
+    let neutral = |name: &str, value: &Value| match name {
+        "temperature"
+        | "top_p"
+        | "typical_p"
+        | "repetition_penalty"
+        | "encoder_repetition_penalty"
+        | "length_penalty"
+        | "num_beams"
+        | "num_beam_groups"
+        | "num_return_sequences" => value.as_f64() == Some(1.0),
+        "top_k"
+        | "min_p"
+        | "min_length"
+        | "min_new_tokens"
+        | "no_repeat_ngram_size"
+        | "encoder_no_repeat_ngram_size"
+        | "epsilon_cutoff"
+        | "eta_cutoff"
+        | "diversity_penalty" => value.as_f64() == Some(0.0),
+        // Tokens are drawn here.
+        "do_sample" => *value == true,
+        _ => *value == false || value.as_array().is_some_and(Vec::is_empty),
+    };
+    let fields = generation.as_object().into_iter().flatten();
+    let fields = fields
+        .filter(|(name, value)| !OTHER.contains(&name.as_str()) && !value.is_null() && !neutral(name, value));
+    let fields: Vec<String> = fields.map(|(name, value)| format!("{name} {value}")).collect();
+    if fields.is_empty() {
+        return vec![];
     }
-    let problem = match &other["chat_template"] {
-        Value::Null => return Ok(String::new()),
-        Value::String(chat) => return Ok(chat.clone()),
-        Value::Array(list) => {
-            let default = list.iter().find(|named| named["name"] == "default");
-            if let Some(chat) = default.and_then(|named| named["template"].as_str()) {
-                return Ok(chat.to_owned());
+    vec![format!(
+        "generation_config.json says {}, which is not obeyed; ask for it yourself",
+        fields.join(", ")
+    )]
+}
+
+/// Where transformers may make another tokeniser of the files.
+fn rebuilt(tokenizer: &Value, config: &Value, other: &Value) -> Vec<String> {
+    let mut notes = vec![];
+    let class = other["tokenizer_class"].as_str().or_else(|| config["tokenizer_class"].as_str());
+    let plain = ["TokenizersBackend", "PreTrainedTokenizer", "PythonBackend"];
+    let class = class.map(|class| class.strip_suffix("Fast").unwrap_or(class));
+    // Of this class it takes the file as it is if texts are bytes in it.
+    let bytes = || tokenizer["pre_tokenizer"].to_string().contains("\"ByteLevel\"");
+    if let Some(class) =
+        class.filter(|class| !(plain.contains(class) || *class == "LlamaTokenizer" && bytes()))
+    {
+        notes.push(format!(
+            "transformers 5 may build the tokeniser of class {class} anew; here texts are cut by tokenizer.json as it stands"
+        ));
+    }
+    if other["clean_up_tokenization_spaces"] == true && tokenizer["model"]["type"] != "BPE" {
+        notes.push(
+            "clean_up_tokenization_spaces is true, which is not obeyed: blanks before punctuation stay"
+                .into(),
+        );
+    }
+    notes
+}
+
+/// Templates of chats; empty where there is none.
+#[derive(Debug, Default)]
+struct Templates {
+    default: String,
+    /// For chats with tools.
+    tools: String,
+}
+
+impl Templates {
+    /// chat_template.jinja and those of additional_chat_templates; where there is none of them, what tokenizer_config.json says.
+    fn of(place: &Place<'_>, other: &Value, notes: &mut Vec<String>) -> Result<Self, FileError> {
+        let mut named: BTreeMap<String, String> = BTreeMap::new();
+        let text = |path: &Path| {
+            String::from_utf8(read(path, TEMPLATE_BYTES)?)
+                .map_err(|error| FileError::new(path.display(), format!("not a text: {error}"), FETCH))
+        };
+        let single = place.file("chat_template.jinja");
+        if is_there(&single)? {
+            named.insert("default".into(), text(&single)?);
+        }
+        let more = place.file("additional_chat_templates");
+        if more.is_dir() {
+            let cannot = |error: io::Error| {
+                FileError::new(more.display(), format!("cannot be listed: {error}"), FETCH)
+            };
+            for entry in fs::read_dir(&more).map_err(cannot)? {
+                let name = entry.map_err(cannot)?.file_name().to_string_lossy().into_owned();
+                if let Some(name) = name.strip_suffix(".jinja") {
+                    named.insert(name.to_owned(), text(&more.join(format!("{name}.jinja")))?);
+                }
             }
-            let names = list.iter().filter_map(|named| named["name"].as_str()).collect::<Vec<_>>();
-            format!("chat_template names {}, and none is \"default\"", names.join(", "))
         }
-        Value::Object(named) => match named.get("default").and_then(Value::as_str) {
-            Some(chat) => return Ok(chat.to_owned()),
-            None => "chat_template names templates, and none is \"default\"".to_owned(),
-        },
-        _ => "chat_template is neither a text nor a list of named templates".to_owned(),
-    };
-    let path = directory.join("tokenizer_config.json");
-    Err(FileError::new(path.display(), problem, "give the template to use as chat_template.jinja"))
-}
+        if named.is_empty() {
+            named = Self::told(&other["chat_template"]).ok_or_else(|| {
+                let problem = "chat_template is neither a text nor named templates";
+                let path = place.file(tokens::CONFIG);
+                FileError::new(path.display(), problem, "give the template to use as chat_template.jinja")
+            })?;
+        }
+        let mut take = |name: &str| named.remove(name).unwrap_or_default();
+        let templates = Self { default: take("default"), tools: take("tool_use") };
+        if !named.is_empty() {
+            let names = named.into_keys().collect::<Vec<_>>().join(", ");
+            notes
+                .push(format!("the chat templates {names} are not kept; serve takes one by --chat-template"));
+        }
+        if templates.default.is_empty() && !templates.tools.is_empty() {
+            notes.push("its chat template is for chats with tools alone".into());
+        }
+        Ok(templates)
+    }
 
-/// The texts of tokens that have a role; those of the first file that tells one.
-fn special(files: &[&Value]) -> BTreeMap<String, String> {
-    let names = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-    let text = |value: &Value| value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned);
-    let of = |name: &str| files.iter().find_map(|file| text(&file[name]));
-    names.iter().filter_map(|&name| Some((name.to_owned(), of(name)?))).collect()
-}
-
-/// Cuts out of texts what tokenizer_config.json says are tokens and tokenizer.json does not: as transformers does.
-fn add_tokens(
-    tokenizer: &mut Value,
-    config: &Value,
-    special: &BTreeMap<String, String>,
-) -> Result<(), String> {
-    let told = match &config["added_tokens_decoder"] {
-        Value::Null => None,
-        Value::Object(told) => Some(told),
-        _ => return Err("its added_tokens_decoder is no object".into()),
-    };
-    let mut missing: Vec<(u64, Value)> = vec![];
-    for (id, token) in told.into_iter().flatten() {
-        match id.parse() {
-            Ok(id) if token["content"].is_string() => missing.push((id, token.clone())),
-            Ok(_) => return Err(format!("token {id} of its added_tokens_decoder has no content")),
-            Err(_) => return Err(format!("{id:?} of its added_tokens_decoder is no id of a token")),
+    /// By their names; nothing if it is malformed.
+    fn told(value: &Value) -> Option<BTreeMap<String, String>> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        match value {
+            Value::Null => Some(BTreeMap::new()),
+            Value::String(chat) => Some(BTreeMap::from([("default".to_owned(), chat.clone())])),
+            Value::Array(list) => {
+                list.iter().map(|named| Some((text(&named["name"])?, text(&named["template"])?))).collect()
+            }
+            Value::Object(named) => {
+                named.iter().map(|(name, template)| Some((name.clone(), text(template)?))).collect()
+            }
+            _ => None,
         }
     }
-    missing.sort_by_key(|&(id, _)| id);
-    let lists = ["additional_special_tokens", "extra_special_tokens"].iter();
-    let lists = lists.filter_map(|&list| config[list].as_array()).flatten();
-    let listed = lists.filter_map(|token| token.as_str().or_else(|| token["content"].as_str()));
-    for text in special.values().map(String::as_str).chain(listed) {
-        if let Some(id) = tokenizer["model"]["vocab"][text].as_u64() {
-            missing.push((id, serde_json::json!({"content": text, "special": true})));
-        }
-    }
-    if !tokenizer["added_tokens"].is_array() {
-        tokenizer["added_tokens"] = serde_json::json!([]);
-    }
-    let Some(added) = tokenizer["added_tokens"].as_array_mut() else { return Ok(()) };
-    for (id, token) in missing {
-        if added.iter().any(|held| held["content"] == token["content"]) {
-            continue;
-        }
-        let is = |flag: &str, otherwise: bool| token[flag].as_bool().unwrap_or(otherwise);
-        let special = is("special", false);
-        added.push(serde_json::json!({
-            "id": id, "content": token["content"], "single_word": is("single_word", false), "lstrip": is("lstrip", false),
-            "rstrip": is("rstrip", false), "normalized": is("normalized", !special), "special": special,
-        }));
-    }
-    Ok(())
 }
 
 /// Refuses a tokeniser of another model, whose vocabulary has tokens that this one has not. Those that are added to it may: they are often of
@@ -449,14 +562,6 @@ fn fits(tokenizer: &Value, vocabulary: usize) -> Result<(), String> {
             beyond.len()
         )),
     }
-}
-
-/// The token of a text, by a tokenizer.json.
-fn token_id(tokenizer: &Value, text: &str) -> Option<u32> {
-    let added = tokenizer["added_tokens"].as_array().into_iter().flatten();
-    let added = added.filter(|token| token["content"] == text).find_map(|token| token["id"].as_u64());
-    let id = added.or_else(|| tokenizer["model"]["vocab"][text].as_u64())?;
-    u32::try_from(id).ok()
 }
 
 /// The licence that the card of a model names: `license: …` between the lines of dashes that README.md begins with.

@@ -70,15 +70,23 @@ pub(super) fn read(source: &dyn Source, names: &Names, plan: Plan) -> Result<Mod
     wanted.extend([names.tokens, names.last_gain].map(str::to_owned));
     wanted.sort_unstable();
     let there = source.names();
-    refuse_head(&there, names.head)?;
-    if let Some(odd) = there.iter().find(|there| wanted.binary_search(there).is_err()) {
+    let Shape { width, hidden, head_width, .. } = shape;
+    let tokens = source.take(names.tokens, shape.vocabulary, width);
+    // That of the tokens may be there once more.
+    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    let head = source.take(names.head, shape.vocabulary, width);
+    if !matches!((&tokens, &head), (Ok(tokens), Ok(head)) if bits(tokens) == bits(head)) {
+        refuse_head(&there, names.head)?;
+    }
+    drop(head);
+    let odd = |there: &&String| wanted.binary_search(there).is_err() && there.as_str() != names.head;
+    if let Some(odd) = there.iter().find(odd) {
         return Err(FileError::new(
             odd,
             "a model of Llama's shape has no such tensor",
             "give a model without biases, adapters and scaled rotations",
         ));
     }
-    let Shape { width, hidden, head_width, .. } = shape;
     let (queries, keys) = (shape.heads * head_width, shape.kv_heads * head_width);
     let mut layers = Vec::new();
     for layer in 0..shape.layers {
@@ -103,7 +111,7 @@ pub(super) fn read(source: &dyn Source, names: &Names, plan: Plan) -> Result<Mod
         shape,
         epsilon,
         rope_base,
-        tokens: source.take(names.tokens, shape.vocabulary, width)?,
+        tokens: tokens?,
         layers,
         last_gain: source.take(names.last_gain, 1, width)?,
         gemma: None,

@@ -1,11 +1,15 @@
 //! Chat templates as `transformers` renders them, within the limits of untrusted files.
 
+mod python;
+mod source;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use chrono::{DateTime, NaiveDate, NaiveDateTime};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
-use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior};
+use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior};
 
 use super::apart::apart;
 use doorbell_lm::limits::{TEMPLATE_BYTES, TEMPLATE_DEPTH, TEMPLATE_OUTPUT, TEMPLATE_STEPS};
@@ -28,14 +32,35 @@ pub(super) fn render(
         output: TEMPLATE_OUTPUT.value()?,
         depth: TEMPLATE_DEPTH.value()?,
     };
-    // Read here: the child must not wait for whoever writes the environment.
-    let epoch = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|text| text.parse().ok());
-    let now = || {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |since| since.as_secs() as i64)
-    };
-    let now = epoch.unwrap_or_else(now);
-    apart(bounds.output, || rendered(&without_generation(&template), messages, tools, special, bounds, now))
+    // Read here: the child must not wait for whoever writes the environment, or reads the time zone.
+    let now = now()?;
+    apart(bounds.output, || rendered(&source::rewritten(&template)?, messages, tools, special, bounds, now))
+}
+
+/// The time of the place, or that of SOURCE_DATE_EPOCH in UTC.
+fn now() -> Result<NaiveDateTime, String> {
+    if let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") {
+        let seconds = text.to_str().and_then(|text| text.parse().ok());
+        let time = seconds.and_then(|seconds| DateTime::from_timestamp(seconds, 0));
+        return time.map(|time| time.naive_utc()).ok_or_else(|| {
+            format!(
+                "SOURCE_DATE_EPOCH is {text:?}, expected seconds since 1970; unset it, or set another one"
+            )
+        });
+    }
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let since = since.map_err(|_| "the clock says that it is before 1970; set it".to_owned())?;
+    // SAFETY: all of it are integers, and a pointer that is not followed.
+    let mut time: libc::tm = unsafe { std::mem::zeroed() };
+    let seconds = libc::time_t::try_from(since.as_secs()).unwrap_or_default();
+    // SAFETY: both are of this thread.
+    unsafe { libc::localtime_r(&raw const seconds, &raw mut time) };
+    let [month, day, hour, minute, second] =
+        [time.tm_mon + 1, time.tm_mday, time.tm_hour, time.tm_min, time.tm_sec.min(59)]
+            .map(|part| u32::try_from(part).unwrap_or_default());
+    NaiveDate::from_ymd_opt(time.tm_year + 1900, month, day)
+        .and_then(|date| date.and_hms_micro_opt(hour, minute, second, since.subsec_micros()))
+        .ok_or_else(|| "the clock says no time; set it".to_owned())
 }
 
 #[derive(Clone, Copy)]
@@ -51,7 +76,7 @@ fn rendered(
     tools: &Value,
     special: &BTreeMap<String, String>,
     bounds: Bounds,
-    now: i64,
+    now: NaiveDateTime,
 ) -> Result<String, String> {
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
@@ -59,11 +84,7 @@ fn rendered(
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_fuel(Some(bounds.steps));
     environment.set_recursion_limit(usize::try_from(bounds.depth).unwrap_or(usize::MAX));
-    environment.set_unknown_method_callback(method);
-    environment.add_test("iterable", |value: &Value| {
-        use ValueKind::{Iterable, Map, Seq, String, Undefined};
-        matches!(value.kind(), Iterable | Map | Seq | String | Undefined)
-    });
+    python::add(&mut environment);
     environment.add_function("raise_exception", |text: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, text))
     });
@@ -107,174 +128,52 @@ fn rendered(
     String::from_utf8(out.bytes).map_err(|error| error.to_string())
 }
 
-/// Blocks `{% generation %}` mark what an assistant said, for training; they render as what is in them. Comments, raw blocks and what stands
-/// between quotes stay as they are.
-fn without_generation(template: &str) -> String {
-    let mut text = String::with_capacity(template.len());
-    let mut rest = template;
-    while let Some(at) = rest.find('{') {
-        let (before, tag) = rest.split_at(at);
-        text.push_str(before);
-        let kind = tag.as_bytes().get(1);
-        let length = match kind {
-            Some(b'#') => tag.find("#}").map(|end| end + 2),
-            Some(b'%') => end(tag, "%}"),
-            Some(b'{') => end(tag, "}}"),
-            _ => Some(1),
-        };
-        // What does not end is an error, which the template's parser tells.
-        let Some(length) = length else {
-            rest = tag;
-            break;
-        };
-        let (mut tag, after) = tag.split_at(length);
-        rest = after;
-        if kind == Some(&b'%') {
-            let inner = &tag[2..tag.len() - 2];
-            match inner.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+') {
-                "generation" => {
-                    text.push_str(&tag.replace("generation", "with"));
-                    tag = "";
-                }
-                "endgeneration" => {
-                    text.push_str(&tag.replace("endgeneration", "endwith"));
-                    tag = "";
-                }
-                "raw" => {
-                    let raw = endraw(rest).unwrap_or(rest.len());
-                    text.push_str(tag);
-                    (tag, rest) = rest.split_at(raw);
-                }
-                _ => {}
-            }
-        }
-        text.push_str(tag);
-    }
-    text + rest
-}
-
-/// Where a block or an expression ends, behind `close`; what stands between quotes does not end it.
-fn end(tag: &str, close: &str) -> Option<usize> {
-    let (mut quote, mut escaped, mut braces) = (None, false, 0);
-    for (at, letter) in tag.char_indices().skip(2) {
-        match quote {
-            Some(_) if escaped => escaped = false,
-            Some(_) if letter == '\\' => escaped = true,
-            Some(own) if letter == own => quote = None,
-            Some(_) => {}
-            None if braces == 0 && tag[at..].starts_with(close) => return Some(at + close.len()),
-            None if matches!(letter, '"' | '\'') => quote = Some(letter),
-            None if letter == '{' => braces += 1,
-            None if letter == '}' => braces -= 1,
-            None => {}
-        }
-    }
-    None
-}
-
-/// Where the tag begins that ends a raw block.
-fn endraw(text: &str) -> Option<usize> {
-    text.match_indices("{%").map(|(at, _)| at).find(|&at| {
-        let inner = text[at + 2..].trim_start_matches(['-', '+']).trim_start();
-        let after = inner.strip_prefix("endraw").map(|rest| rest.trim_start().trim_start_matches(['-', '+']));
-        after.is_some_and(|rest| rest.starts_with("%}"))
-    })
-}
-
-/// Methods of Python's texts that crate `minijinja-contrib` lacks, and those that it has.
-fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-    let Some(text) = value.as_str() else {
-        return minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args);
-    };
-    let padded = |before: bool| -> Result<Value, Error> {
-        let (width, fill): (usize, Option<&str>) = from_args(args)?;
-        let fill = fill.unwrap_or(" ").repeat(width.saturating_sub(text.chars().count()));
-        Ok(if before { fill + text } else { text.to_owned() + &fill }.into())
-    };
-    let parts = |at: Option<usize>, by: &str, missing: [&str; 3]| {
-        if by.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidOperation, "empty separator"));
-        }
-        let parts = at.map_or(missing, |at| [&text[..at], by, &text[at + by.len()..]]);
-        Ok(Value::from(Tuple::from(parts.map(Value::from))))
-    };
-    match name {
-        "removeprefix" => {
-            let (prefix,): (&str,) = from_args(args)?;
-            Ok(text.strip_prefix(prefix).unwrap_or(text).into())
-        }
-        "removesuffix" => {
-            let (suffix,): (&str,) = from_args(args)?;
-            Ok(text.strip_suffix(suffix).unwrap_or(text).into())
-        }
-        "partition" => {
-            let (by,): (&str,) = from_args(args)?;
-            parts(text.find(by), by, [text, "", ""])
-        }
-        "rpartition" => {
-            let (by,): (&str,) = from_args(args)?;
-            parts(text.rfind(by), by, ["", "", text])
-        }
-        "rsplit" => {
-            let (by, most): (Option<&str>, Option<i64>) = from_args(args)?;
-            if by == Some("") {
-                return Err(Error::new(ErrorKind::InvalidOperation, "empty separator"));
-            }
-            let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX - 1);
-            let mut parts = vec![];
-            let mut rest = if by.is_some() { text } else { text.trim() };
-            while parts.len() < most {
-                let at = match by {
-                    Some(by) => rest.rfind(by).map(|at| (at, at + by.len())),
-                    None => rest
-                        .char_indices()
-                        .rev()
-                        .find(|(_, letter)| letter.is_whitespace())
-                        .map(|(at, letter)| (at, at + letter.len_utf8())),
-                };
-                let Some((end, from)) = at else { break };
-                parts.push(&rest[from..]);
-                rest = if by.is_some() { &rest[..end] } else { rest[..end].trim_end() };
-            }
-            if by.is_some() || !rest.is_empty() {
-                parts.push(rest);
-            }
-            parts.reverse();
-            Ok(parts.into_iter().map(Value::from).collect())
-        }
-        "index" => {
-            let (part,): (&str,) = from_args(args)?;
-            let missing = || Error::new(ErrorKind::InvalidOperation, "substring not found");
-            let at = text.find(part).ok_or_else(missing)?;
-            Ok(text[..at].chars().count().into())
-        }
-        "zfill" => {
-            let (width,): (usize,) = from_args(args)?;
-            let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-            let sign = &text[..text.len() - digits.len()];
-            let zeros = "0".repeat(width.saturating_sub(text.chars().count()));
-            Ok(format!("{sign}{zeros}{digits}").into())
-        }
-        "ljust" => padded(false),
-        "rjust" => padded(true),
-        "casefold" => Ok(text.to_lowercase().into()),
-        "swapcase" => {
-            let swapped = text.chars().map(|letter| match letter.is_uppercase() {
-                true => letter.to_lowercase().to_string(),
-                false => letter.to_uppercase().to_string(),
-            });
-            Ok(swapped.collect::<String>().into())
-        }
-        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
-    }
-}
-
-fn strftime(seconds: i64, format: &str) -> Result<String, Error> {
+/// As Python's `datetime.now().strftime` does it, whose time knows no time zone.
+fn strftime(now: NaiveDateTime, format: &str) -> Result<String, Error> {
     use std::fmt::Write;
-    let wrong = || Error::new(ErrorKind::InvalidOperation, format!("strftime_now({format:?}) is no format"));
-    let time = chrono::DateTime::from_timestamp(seconds, 0).ok_or_else(wrong)?;
+    let wrong = || {
+        let problem =
+            format!("strftime_now({format:?}) has a format that is not known; use %Y-%m-%d and its like");
+        Error::new(ErrorKind::InvalidOperation, problem)
+    };
     let mut text = String::new();
-    write!(text, "{}", time.format(format)).map_err(|_| wrong())?;
+    let mut letters = format.chars();
+    while let Some(letter) = letters.next() {
+        if letter != '%' {
+            text.push(letter);
+            continue;
+        }
+        let mut kind = letters.next().ok_or_else(wrong)?;
+        let flag = matches!(kind, '-' | '_' | '0').then_some(kind);
+        if flag.is_some() {
+            kind = letters.next().ok_or_else(wrong)?;
+        }
+        let own = match kind {
+            'f' => "",
+            'c' => "%a %b %e %H:%M:%S %Y",
+            'x' => "%m/%d/%y",
+            'X' => "%H:%M:%S",
+            'r' => "%I:%M:%S %p",
+            'z' | 'Z' => "",
+            '%' => "%%",
+            'a' | 'A' | 'b' | 'B' | 'C' | 'd' | 'D' | 'e' | 'F' | 'g' | 'G' | 'h' | 'H' | 'I' | 'j' | 'k'
+            | 'l' | 'm' | 'M' | 'n' | 'p' | 'P' | 'R' | 'S' | 't' | 'T' | 'u' | 'U' | 'V' | 'w' | 'W'
+            | 'y' | 'Y' => {
+                let flag = flag.map_or_else(String::new, String::from);
+                write!(text, "{}", now.format(&format!("%{flag}{kind}"))).map_err(|_| wrong())?;
+                continue;
+            }
+            _ => return Err(wrong()),
+        };
+        if flag.is_some() {
+            return Err(wrong());
+        }
+        match kind {
+            'f' => write!(text, "{:06}", now.and_utc().timestamp_subsec_micros()),
+            _ => write!(text, "{}", now.format(own)),
+        }
+        .map_err(|_| wrong())?;
+    }
     Ok(text)
 }
 
@@ -300,6 +199,10 @@ impl Write for Bounded {
     }
 }
 
+fn no_json(kind: ValueKind) -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("a value of type {kind} cannot be written as JSON"))
+}
+
 /// Writes JSON as Python's `json.dumps`.
 struct Json {
     text: String,
@@ -317,9 +220,9 @@ impl Json {
             return Err(Error::new(ErrorKind::InvalidOperation, TEMPLATE_DEPTH.exceeded(self.depth)));
         }
         match value.kind() {
-            ValueKind::Undefined | ValueKind::None => self.text.push_str("null"),
+            ValueKind::None => self.text.push_str("null"),
             ValueKind::Bool => self.text.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.text.push_str(&value.to_string()),
+            ValueKind::Number => self.number(value),
             ValueKind::Map => {
                 let mut keys: Vec<Value> = value.try_iter()?.collect();
                 if self.sorted {
@@ -328,7 +231,15 @@ impl Json {
                 self.text.push('{');
                 for (number, key) in keys.iter().enumerate() {
                     self.begin(number, depth);
-                    self.string(&key.to_string());
+                    match key.kind() {
+                        ValueKind::String => self.string(&key.to_string()),
+                        ValueKind::None | ValueKind::Bool | ValueKind::Number => {
+                            self.text.push('"');
+                            self.put(key, depth)?;
+                            self.text.push('"');
+                        }
+                        kind => return Err(no_json(kind)),
+                    }
                     let pair = self.pair.clone();
                     self.text.push_str(&pair);
                     self.put(&value.get_item(key)?, depth + 1)?;
@@ -336,6 +247,7 @@ impl Json {
                 self.end(keys.len(), depth);
                 self.text.push('}');
             }
+            // The sum of two lists is an iterator here, so iterators that Python refuses cannot be told from it.
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.collect();
                 self.text.push('[');
@@ -346,9 +258,20 @@ impl Json {
                 self.end(items.len(), depth);
                 self.text.push(']');
             }
-            _ => self.string(&value.to_string()),
+            ValueKind::String => self.string(&value.to_string()),
+            kind => return Err(no_json(kind)),
         }
         Ok(())
+    }
+
+    fn number(&mut self, value: &Value) {
+        match python::float(value).as_deref() {
+            None => self.text.push_str(&value.to_string()),
+            Some("nan") => self.text.push_str("NaN"),
+            Some("inf") => self.text.push_str("Infinity"),
+            Some("-inf") => self.text.push_str("-Infinity"),
+            Some(number) => self.text.push_str(number),
+        }
     }
 
     fn begin(&mut self, number: usize, depth: usize) {

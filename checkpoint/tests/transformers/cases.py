@@ -12,7 +12,7 @@ import tempfile
 
 import jinja2
 import transformers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 # The bytes of GPT-2's byte-level alphabet, then four tokens of chats.
 visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -64,6 +64,20 @@ def template(single, **tokens):
             "pair": [piece(item) for item in single] + [{"Sequence": {"id": "B", "type_id": 1}}], "special_tokens": ids}
 
 
+def flags(token, **change):
+    return {str(VOCABULARY[token]): {**{key: value for key, value in added(token).items() if key != "id"}, **change}}
+
+
+def decoder(tokens):
+    return {"config": {"added_tokens_decoder": tokens}}
+
+
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}
+UNIGRAM = {"pre_tokenizer": METASPACE, "decoder": METASPACE, "added_tokens": [], "model": {
+    "type": "Unigram", "unk_id": 0, "byte_fallback": False,
+    "vocab": [["<unk>", 0.0], ["</s>", -1.0], ["<s>", -1.0], ["▁", -2.0], ["he", -1.0], *([chr(letter), -3.0] for letter in range(33, 127))]}}
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "é <&>", "parameters": {"type": "object", "properties": {
+    "unit": {"type": "string"}, "city": {"type": "string", "maximum": 1e20, "minimum": 1e-7, "default": 1.0}}, "required": ["city"]}}}]
 BOS = {"post_processor": template(["<s>", "A"], **{"<s>": 0})}
 CUT = {"truncation": {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}}
 PAD = {"padding": {"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 1, "pad_type_id": 0,
@@ -118,6 +132,47 @@ CASES = {
         "chat_template": CHATML, "additional_special_tokens": ["<|im_start|>", "<|im_end|>"]}},
     "a token that is no special one": {"tokenizer": {"added_tokens": [*TOKENIZER["added_tokens"], added("<tool>", False)]},
                                        "config": {"chat_template": "<tool>" + CHATML}},
+    # Tokens of tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+    "flags of added_tokens_decoder": decoder(flags("</s>", lstrip=True, rstrip=True)),
+    "flags of added_tokens_decoder, single_word": {
+        "tokenizer": {"added_tokens": [*TOKENIZER["added_tokens"], added("<tool>", False)]}, **decoder(flags("<tool>", special=False, single_word=True))},
+    "special by added_tokens_decoder": {
+        "tokenizer": {"added_tokens": [*TOKENIZER["added_tokens"], added("<tool>", False)]}, **decoder(flags("<tool>"))},
+    "not special by added_tokens_decoder": decoder(flags("<|im_end|>", special=False)),
+    "named, and not special in tokenizer.json": {"tokenizer": {"added_tokens": [added(token, False) for token in SPECIAL]}},
+    "named, and not special in added_tokens_decoder": {
+        "tokenizer": {"added_tokens": [added(token, False) for token in SPECIAL]}, **decoder(flags("<s>", special=False))},
+    "a new token of added_tokens_decoder": decoder({"262": {"content": "there", "special": False}}),
+    "a new token of added_tokens_decoder, far": decoder({"270": {"content": "there", "special": False}}),
+    "extra_special_tokens by name": {"config": {"chat_template": "{{ image_token }}" + CHATML, "extra_special_tokens": {"image_token": "<tool>"}}},
+    "extra_special_tokens by name, new": {"config": {"extra_special_tokens": {"b_token": "there", "a_token": " 42"}}},
+    "extra_special_tokens": {"config": {"extra_special_tokens": ["<tool>"], "additional_special_tokens": ["he"]}},
+    "no extra_special_tokens": {"config": {"extra_special_tokens": [], "additional_special_tokens": ["<tool>"]}},
+    "a token of a name of its own": {"config": {"chat_template": "{{ image_token }}" + CHATML, "image_token": "<tool>", "z_token": "there", "y_token": "42"}},
+    "new additional_special_tokens": {"config": {"additional_special_tokens": ["there"]}},
+    "additional_special_tokens with flags": {"config": {"additional_special_tokens": [{**as_object("<tool>"), "lstrip": True, "rstrip": True}]}},
+    "additional_special_tokens of no type": {"config": {"additional_special_tokens": [{"content": "<tool>"}]}},
+    "a new pad_token": {"config": {"pad_token": "there"}},
+    "two roles of a new token": {"config": {"pad_token": "there", "mask_token": "there"}},
+    "eos_token with flags": {"tokenizer": {"added_tokens": []}, "config": {"eos_token": {**as_object("</s>"), "lstrip": True, "rstrip": True}}},
+    "eos_token with flags beside tokenizer.json": {"config": {"eos_token": {**as_object("</s>"), "lstrip": True, "rstrip": True}}},
+    "bos_token of no type": {"config": {"bos_token": {"content": "<s>"}}},
+    "bos_token that is a number": {"config": {"bos_token": 0}},
+    "additional_special_tokens of special_tokens_map.json": {"special_tokens_map.json": {"additional_special_tokens": ["<tool>"]}},
+    "extra_special_tokens of special_tokens_map.json": {"special_tokens_map.json": {"extra_special_tokens": [{"content": "<tool>", "lstrip": True}]}},
+    "a new token of special_tokens_map.json": {"special_tokens_map.json": {"pad_token": {"content": "there", "lstrip": True}}},
+    "added_tokens.json": {"added_tokens.json": {"there": 262}},
+    "added_tokens.json, special": {"config": {"pad_token": "there"}, "added_tokens.json": {"there": 263, "42": 262}},
+    "added_tokens.json beside added_tokens_decoder": {"config": {"added_tokens_decoder": {}}, "added_tokens.json": {"there": 262}},
+    "unigram": {"tokenizer": UNIGRAM},
+    "unigram with a special token": {"tokenizer": UNIGRAM, "config": {"additional_special_tokens": ["he"]}},
+    # Templates for tools.
+    "a template for tools": {"tools": TOOLS, "config": {"chat_template": [{"name": "tool_use", "template": "T{{ tools|tojson }}"}, {"name": "default", "template": CHATML}]}},
+    "a template for tools alone": {"tools": TOOLS, "config": {"chat_template": {"tool_use": "T{{ tools|length }}{{ tools[0].function.name }}"}}},
+    "a template for tools in a file": {"tools": TOOLS, "chat_template.jinja": CHATML, "additional_chat_templates/tool_use.jinja": "T{{ tools|length }}"},
+    "a template of another name in a file": {"tools": TOOLS, "chat_template.jinja": CHATML, "additional_chat_templates/rag.jinja": "R"},
+    "files come before tokenizer_config.json": {"config": {"chat_template": CHATML}, "additional_chat_templates/tool_use.jinja": "T"},
+    "tools": {"tools": TOOLS, "config": {"chat_template": "{{ tools|tojson }}{% for tool in tools %}{% for k, v in tool.function.parameters.properties.items() %}{{ k }}={{ v.type }};{% endfor %}{% endfor %}{{ messages|tojson }}"}},
 }
 # B16, each a template by itself.
 JINJA = {
@@ -178,10 +233,38 @@ JINJA = {
     "text filters": "{{ '<a>'|escape }}{{ 'x'|string }}{{ 1.5|int }}{{ '1.5'|float }}{{ -1|abs }}{{ 'ab'|list }}{{ 2.345|round(2) }}",
     "scopes": "{% set x = 1 %}{% for i in [1] %}{% set x = 2 %}{% endfor %}{{ x }}{% if true %}{% set x = 3 %}{% endif %}{{ x }}{% with x = 4 %}{{ x }}{% endwith %}{{ x }}",
     "strftime": "{{ strftime_now is defined }}{{ raise_exception is defined }}{{ strftime_now('%Y')|length }}",
+    "sequence": "{{ 'a' is sequence }}{{ {} is sequence }}{{ messages[0] is sequence }}{{ [] is sequence }}{{ 1 is sequence }}{{ none is sequence }}{{ nothing is sequence }}{{ range(2) is sequence }}{{ (1, 2) is sequence }}",
+    "floats": "{{ 1e16 }} {{ 1e20 }} {{ 1e-7 }} {{ 0.0001 }} {{ 123456789012345678.0 }} {{ 1e15 }} {{ 0.1 + 0.2 }} {{ 1e22 }} {{ -1e-5 }}",
+    "floats in JSON": "{{ [1e20, 1e-7, 1e16, 1.0, 0.1, 1e15, 123456789012345678.0, 0.0001, 0.00001, -1.5e300]|tojson }}",
+    "keys in JSON": "{{ {true: 1, none: 2, 3: 4, 1.5: 5, 'a': 6}|tojson }}{{ {false: 1}|tojson }}",
+    "undefined in JSON": "{{ nothing|tojson }}",
+    "escapes": "{{ '\\/' }}{{ 'a\\vb\\fc\\ad' }}{{ '\\U0001F600' }}{{ '\\x41\\101\\u00e9' }}{{ 'a\\\nb' }}{{ '\\d' }}{{ \"\\'\\\\\" }}{{ '\\0' }}|{{ '\\8' }}",
+    "escapes in blocks": "{% if '\\/' == '\\\\/' %}a{% endif %}{# '\\q' #}\\q{% raw %}'\\q'{% endraw %}",
+    "title": "{{ \"it's a b-c\".title() }}{{ 'foo_bar 3rd'.title() }}{{ 'ß ǆ ŉ ﬁ İ'.title() }}{{ 'HELLO wORLD'.title() }}",
+    "casefold": "{{ 'ßẞ ŉ ſ İ ﬁ ı Σς K ᾳ'.casefold() }}",
+    "splitlines": "{{ 'a\\u2028b\\x0bc\\x1cd\\r\\ne\\x85f\\n'.splitlines() }}{{ 'a\\r\\nb\\rc'.splitlines(true) }}{{ ''.splitlines() }}{{ 'a\\n\\nb'.splitlines(keepends=true) }}",
+    "white space": "{{ '\\x1fa\\x1c'.strip() }}|{{ '\\x1da'.lstrip() }}|{{ 'a\\x1e'.rstrip() }}|{{ ' a\\x1cb  c '.split() }}|{{ '\\x1f a \\x85'|trim }}|{{ '\\x1fa b\\x1fc'.rsplit(none, 1) }}|{{ '\\x1f'.isspace() }}|{{ '\\u200b a'.strip() }}|{{ ' a '.strip(none) }}|",
+    "quotes as HTML": "{{ '\"<>&'|e }}{{ \"'\"|escape }}",
+    "raw with a line end": "a{% raw %}\n b{% endraw %}\nc{% raw -%}\n d{% endraw %}{%- raw %}\n\ne{% endraw %}",
+    "nothing after raw": "{% raw %}{% endraw %}",
+    "formats of time": "{{ strftime_now('%f')|length }}{{ strftime_now('%Z') }}{{ strftime_now('%z') }}|{{ strftime_now('%c')|length }}{{ strftime_now('%x')|length }}{{ strftime_now('%X')|length }}{{ strftime_now('%%d') }}{{ strftime_now('%d %b %Y') == strftime_now('%d') ~ ' ' ~ strftime_now('%b') ~ ' ' ~ strftime_now('%Y') }}",
+    "no separator of parts": "{{ 'abc'.split('') }}",
+    "length of nothing": "{{ nothing|length }}{{ nothing|count }}{{ 'é'|length }}{{ [1]|count }}",
+    "length of null": "{{ none|length }}",
+    "int": "{{ 'x'|int }}{{ 'x'|int(5) }}{{ ' 12 '|int }}{{ '1.9'|int }}{{ 1.9|int }}{{ none|int }}{{ true|int }}{{ '-3'|int }}{{ '0x1A'|int(0, 16) }}{{ 'x'|int(default=7) }}{{ []|int }}",
+    "names of arguments": "{{ 'a b c'.split(' ', maxsplit=1) }}{{ 'a b c'.split(sep=' ') }}{{ 'a b c'.rsplit(sep=' ', maxsplit=1) }}{{ 'a b  c'.split(maxsplit=1) }}{{ ' a b '.split(none, 1) }}",
+    "where to begin": "{{ 'abcb'.find('b', 2) }}{{ 'abcb'.find('b', 2, 3) }}{{ 'abcb'.rfind('b', 0, 2) }}{{ 'abc'.startswith('b', 1) }}{{ 'abc'.endswith('b', 0, 2) }}{{ 'abcb'.count('b', 2) }}{{ 'abcb'.index('b', 2) }}{{ 'abc'.find('c', -1) }}{{ 'abc'.find('', 9) }}",
+    "replace so many": "{{ 'aab'|replace('a', 'x', 1) }}{{ 'aab'.replace('a', 'x', 1) }}{{ 'aab'|replace('a', 'x') }}",
+    "indent with a text": "{{ 'a\nb'|indent('> ') }}|{{ 'a\n\nb'|indent('> ', first=true, blank=true) }}|{{ 'a\n\nb\n'|indent(width=2) }}",
+    "default with a name": "{{ ''|default('x', boolean=true) }}{{ nothing|default(default_value='y') }}{{ nothing|d }}|{{ 0|d('z', true) }}",
+    "a default of another argument": "{% macro f(a, b=a) %}{{ a }}{{ b }}{% endmacro %}{{ f(1) }}{{ f(1, 2) }}{{ f(a=3, b=4) }}",
     "system in front": "{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}{% set rest = messages[1:] %}{% else %}{% set system = 'You help.' %}{% set rest = messages %}{% endif %}"
                        "{{ bos_token + system }}{% for m in rest %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}{% endif %}[{{ m['role'] }}] {{ m['content'] | trim }}{% endfor %}",
 }
-SAYS = [" hello there ", "é <s> <|im_end|>\n\nhe", "<tool> 42"]
+SAYS = [" hello there ", "é <s> <|im_end|>\n\nhe", "<tool> 42", "a </s> <tool> b<tool>"]
+# That of a model with room for more tokens.
+MODEL = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 32,
+         "vocab_size": len(VOCABULARY) + 10}
 
 
 def merged(base, change):
@@ -194,26 +277,39 @@ def case(name, change):
         "tokenizer_config.json": merged(CONFIG, change.get("config", {})),
         **{file: content for file, content in change.items() if "." in file},
     }
+    # As text: the order of its fields counts.
+    told = {"tools": json.dumps(change["tools"])} if "tools" in change else {}
     answers = []
     with tempfile.TemporaryDirectory() as folder:
-        for file, content in files.items():
+        for file, content in {"config.json": MODEL, **files}.items():
             text = content if isinstance(content, str) else json.dumps(content)
-            (pathlib.Path(folder) / file).write_bytes(text.encode())
+            path = pathlib.Path(folder) / file
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(text.encode())
+        # As text too.
+        files["tokenizer_config.json"] = json.dumps(files["tokenizer_config.json"])
+        files["tokenizer.json"] = change.get("tokenizer", {})
+        try:
+            AutoTokenizer.from_pretrained(folder)
+        except (TypeError, ValueError) as error:
+            return {"name": name, "files": files, "refused": str(error)}
         for says in SAYS:
-            tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+            tokenizer = AutoTokenizer.from_pretrained(folder)
             answer = {"says": says, "raw": tokenizer(says)["input_ids"]}
+            answer["decoded"] = tokenizer.decode(answer["raw"], skip_special_tokens=True)
             if tokenizer.chat_template:
                 messages = [{"role": "user", "content": says}]
+                chat = {"conversation": messages, "tools": change.get("tools"), "add_generation_prompt": True}
                 try:
-                    answer["text"] = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+                    answer["text"] = tokenizer.apply_chat_template(**chat, tokenize=False)
                 except (jinja2.exceptions.TemplateError, TypeError, ValueError) as error:
                     answer["refused"] = str(error)
                     answers.append(answer)
                     continue
-                answer["chat"] = tokenizer.apply_chat_template(messages, tokenize=True, add_generation_prompt=True, return_dict=False)
+                answer["chat"] = tokenizer.apply_chat_template(**chat, tokenize=True, return_dict=False)
             answers.append(answer)
-    files["tokenizer.json"] = change.get("tokenizer", {})
-    return {"name": name, "files": files, "answers": answers}
+        ends = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    return {"name": name, "files": files, **told, "ends": ends, "answers": answers}
 
 
 cases = [case(name, change) for name, change in CASES.items()]

@@ -336,6 +336,7 @@ fn about(text: &str) -> Result<About, FileError> {
         licence: text("licence"),
         tokenizer: String::new(),
         chat: text("chat"),
+        chat_tools: text("chat_tools"),
         ends: value["ends"].as_array().into_iter().flatten().filter_map(token).collect(),
         begin: token(&value["begin"]),
         special: value["special"].as_object().map(|special| {

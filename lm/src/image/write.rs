@@ -167,9 +167,12 @@ fn encode(entry: &Entry) -> [u8; ENTRY] {
 }
 
 fn about_text(about: &About) -> String {
-    let About { name, licence, chat, ends, begin, special, tokenizer: _ } = about;
+    let About { name, licence, chat, chat_tools, ends, begin, special, tokenizer: _ } = about;
     let mut text =
         serde_json::json!({"name": name, "licence": licence, "chat": chat, "ends": ends, "begin": begin});
+    if !chat_tools.is_empty() {
+        text["chat_tools"] = chat_tools.as_str().into();
+    }
     if let Some(special) = special {
         text["special"] = serde_json::json!(special);
     }

@@ -19,7 +19,39 @@ const FIELDS: u32 = 256;
 /// What is wrong: more fields, a field that has more values, or a request that is no object.
 pub fn check(bytes: &[u8]) -> Result<(), serde_json::Error> {
     let mut from = serde_json::Deserializer::from_slice(bytes);
-    from.deserialize_map(Fields)
+    from.deserialize_map(Fields)?;
+    integers(bytes).map_err(de::Error::custom)
+}
+
+/// Refuses integers of more than 64 bits in a JSON text: they would be rounded, also where they are a part of a message or a tool.
+///
+/// # Errors
+/// The first of them.
+pub fn integers(json: &[u8]) -> Result<(), String> {
+    let mut rest = json;
+    while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'-' | b'0'..=b'9')) {
+        rest = &rest[at..];
+        if rest[0] == b'"' {
+            let mut escaped = false;
+            let end = rest[1..].iter().position(|&byte| {
+                let ends = byte == b'"' && !escaped;
+                escaped = byte == b'\\' && !escaped;
+                ends
+            });
+            rest = end.map_or(&[], |end| &rest[end + 2..]);
+            continue;
+        }
+        let inside = |byte: &u8| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
+        let length = rest.iter().position(|byte| !inside(byte)).unwrap_or(rest.len());
+        let (number, after) = rest.split_at(length);
+        let number = String::from_utf8_lossy(number);
+        let whole = number.strip_prefix('-').unwrap_or(&number).bytes().all(|byte| byte.is_ascii_digit());
+        if whole && number.parse::<u64>().is_err() && number.parse::<i64>().is_err() {
+            return Err(format!("{number} has more than 64 bits; send it as a text"));
+        }
+        rest = after;
+    }
+    Ok(())
 }
 
 struct Fields;
@@ -125,6 +157,25 @@ impl<'de> Visitor<'de> for Count<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Read as a number with a fraction, such an integer would be another one.
+    #[test]
+    fn integers_of_more_than_64_bits_are_told() {
+        let told = |text: &str| check(text.as_bytes()).map_err(|error| error.to_string());
+        for fits in [
+            r#"{"tools": [18446744073709551615, -9223372036854775808, 1e30, 12345678901234567890123.0]}"#,
+            r#"{"messages": ["99999999999999999999999", "\"99999999999999999999999", "\\"]}"#,
+        ] {
+            assert_eq!(told(fits), Ok(()), "{fits}");
+        }
+        for (beyond, number) in [
+            (r#"{"tools": [{"maximum": 18446744073709551616}]}"#, "18446744073709551616"),
+            (r#"{"messages": ["\\", -9223372036854775809]}"#, "-9223372036854775809"),
+        ] {
+            let told = told(beyond).unwrap_err();
+            assert!(told.contains(&format!("{number} has more than 64 bits; send it as a text")), "{told}");
+        }
+    }
 
     #[test]
     fn what_has_too_many_values_is_told_and_prompts_are_not() {

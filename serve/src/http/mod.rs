@@ -1,6 +1,7 @@
 //! The endpoints, and what they have in common.
 
 mod answers;
+mod calls;
 mod control;
 mod error;
 mod fields;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::answers::{self, Choice, cached, logp, reasons, usage, versions};
 use super::error::Wrong;
 use super::sampling::Sampling;
-use super::{Place, Server, Told, apart, named, names, now, read_held};
+use super::{Place, Server, Told, apart, calls, named, names, now, read_held};
 use crate::engine::{Ask, Piece};
 
 /// A prompt, or several, as text or tokens.
@@ -486,7 +486,9 @@ impl Server {
         tools: Option<Vec<Value>>,
         place: Place,
     ) -> Result<Vec<u32>, Wrong> {
-        if self.template.is_none() && !self.text.chats() {
+        let tools = tools.filter(|tools| !tools.is_empty());
+        let chats = if tools.is_some() { self.text.chats_with_tools() } else { self.text.chats() };
+        if self.template.is_none() && !chats {
             let message =
                 "the model has no template of a chat; give one by --chat-template, or use /v1/completions";
             return Err(Wrong::field("messages", message));
@@ -497,11 +499,11 @@ impl Server {
         for (place, message) in messages.iter_mut().enumerate() {
             plain(message)
                 .map_err(|problem| Wrong::field("messages", format!("messages[{place}]{problem}")))?;
+            calls::read(message)?;
         }
         let server = self.clone();
         let render = move || {
             let _place = place;
-            let tools = tools.filter(|tools| !tools.is_empty());
             let rendered = server.text.chat_of(&messages, &tools, server.template.as_deref());
             let chat = rendered.map_err(|error| Wrong::field("messages", error.to_string()))?;
             server.encode("messages", &chat, false)

@@ -27,7 +27,7 @@ const GEMMA: &str = "gemma3n_text";
 /// Reads it.
 pub(super) fn plan(config: &Value) -> Result<Plan, FileError> {
     match config["model_type"].as_str() {
-        Some(LLAMA) => llama_plan(&Config { config, remedy: "give a model of type \"llama\"" }),
+        Some(LLAMA) => llama_plan(&Config { config, remedy: "give a model whose config.json says so" }),
         Some(GEMMA) => gemma_plan(&Config {
             config,
             remedy: "give a model of Gemma 3N's shape as docs/engine.md has it",
@@ -88,17 +88,20 @@ fn llama_plan(config: &Config<'_>) -> Result<Plan, FileError> {
     for key in ["attention_bias", "mlp_bias"] {
         config.expect(key, config.no(key), "false")?;
     }
-    config.expect(
-        "rope_scaling",
-        config.no("rope_scaling") || is_default(config.at("rope_scaling")),
-        "null",
-    )?;
+    let scaling = config.at("rope_scaling");
+    let none = config.no("rope_scaling") || scaling.as_object().is_some_and(serde_json::Map::is_empty);
+    config.expect("rope_scaling", none || is_default(scaling), "null")?;
     let whole = config.at("partial_rotary_factor");
     config.expect("partial_rotary_factor", whole.is_null() || whole.as_f64() == Some(1.0), "1")?;
     let silu = matches!(config.at("hidden_act").as_str(), None | Some("silu"));
     config.expect("hidden_act", silu, "\"silu\"")?;
-    let rope = config.at("rope_parameters");
-    config.expect("rope_parameters", is_plain(rope), "rotations of type \"default\"")?;
+    // As transformers: the older name comes first.
+    let rope = if none { config.at("rope_parameters") } else { scaling };
+    config.expect(
+        "rope_parameters",
+        is_plain(config.at("rope_parameters")),
+        "rotations of type \"default\"",
+    )?;
     let (width, heads) = (config.count("hidden_size")?, config.count("num_attention_heads")?);
     let base = [&rope["rope_theta"], config.at("rope_theta")].into_iter().find(|base| !base.is_null());
     Ok(Plan::Llama(llama::Plan {
@@ -140,11 +143,10 @@ fn gemma_plan(config: &Config<'_>) -> Result<Plan, FileError> {
     let tied = matches!(config.at("tie_word_embeddings"), Value::Null | Value::Bool(true));
     config.expect("tie_word_embeddings", tied, "true")?;
     config.expect("attention_bias", config.no("attention_bias"), "false")?;
-    config.expect(
-        "rope_scaling",
-        config.no("rope_scaling") || is_default(config.at("rope_scaling")),
-        "null",
-    )?;
+    // A base in it would be another one than those below.
+    let scaling = config.at("rope_scaling");
+    let plain = is_default(scaling) && scaling["rope_theta"].is_null();
+    config.expect("rope_scaling", config.no("rope_scaling") || plain, "null")?;
     config.expect(
         "hidden_activation",
         *config.at("hidden_activation") == "gelu_pytorch_tanh",
