@@ -555,10 +555,11 @@ module mmio_regs
   assign faults    = read_fault_i | line_fault_i | completion_fault_i | message_fault_i | die_i;
 
   // What is not set, or is cleared in this cycle, is set anew.
+  // A refused ENABLE is an event only beside an active queue pair of the function: without one no ring runs (R23).
   assign raised_o = ((enabling && !config_ok) || faults != '0)
                   ? {die_i & ~(died_q & ~cleared_5), message_fault_i & ~(message_fault_q & ~cleared_4), completion_fault_i & ~(completion_fault_q & ~cleared_3),
                      line_fault_i & ~(line_fault_q & ~cleared_2), read_fault_i & ~(read_fault_q & ~cleared_1),
-                     ((enabling && !config_ok) ? wr_one : '0) & ~(bad_config_q & ~cleared_0)}
+                     ((enabling && !config_ok && wr_function_active) ? wr_one : '0) & ~(bad_config_q & ~cleared_0)}
                   : '0;
 
   assign moves_o = resetting_q != '0;

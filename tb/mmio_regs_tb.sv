@@ -1002,7 +1002,29 @@ module mmio_regs_run #(
       put_other(REG_CONTROL, 0);
       repeat (2) @(posedge clk);
     end
+    // R23: a refused ENABLE is told of while another queue pair of the function is active, and in no cycle behind.
+    put_other(REG_SQ_SIZE, 32'd3);
+    for (int k = 0; k < 12; k++) begin
+      put(REG_CONTROL, CONTROL_ENABLE);
+      active <= 1'b1;
+      repeat (2) @(posedge clk);
+      put(REG_CONTROL, 0);
+      active <= 1'b0;
+      repeat (k % 4) @(posedge clk);
+      put_other(REG_CONTROL, CONTROL_ENABLE);
+      put_other(REG_ERROR, FAULT_BAD_CONFIG);
+      repeat (2) @(posedge clk);
+    end
+    if (told < 3 || untold < 3) fail($sformatf("R23: %0d refused ENABLEs beside an active queue pair, %0d without", told, untold));
   endtask
+
+  int told = 0, untold = 0;              // of the other queue pair
+  always @(posedge clk) if (write_now && write_addr == at_place(REG_CONTROL, Other, Owner) && Queues > 1 && owners[Other] == 4'(Owner)
+                            && write_data[0] && !start) begin
+    if (raised[Other] != (actives != '0)) fail($sformatf("R23: a refused ENABLE raises %b while %b are active", raised, actives));
+    if (actives != '0) told = told + 1;
+    else               untold = untold + 1;
+  end
 
   initial begin
     define_all;
