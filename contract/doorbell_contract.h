@@ -465,7 +465,7 @@ enum doorbell_nic_fault {
 #define DOORBELL_CONTROL_DRAIN 0x00000002u
 
 // Bits of the FN_CONTROL register.
-// 1 disables every queue pair of the function; reads 1 until none is active
+// 1 disables every queue pair of the function; reads 1 until each that it disabled is inactive
 #define DOORBELL_FN_CONTROL_RESET 0x00000001u
 
 // Bits of the STATE register.

@@ -443,7 +443,7 @@ package desc_pkg;
   localparam logic [31:0] CONTROL_DRAIN = 32'h0000_0002;
 
   // Bits of the FN_CONTROL register. Number and mask of each bit.
-  // 1 disables every queue pair of the function; reads 1 until none is active
+  // 1 disables every queue pair of the function; reads 1 until each that it disabled is inactive
   localparam int          FN_CONTROL_RESET_BIT = 0;
   localparam logic [31:0] FN_CONTROL_RESET = 32'h0000_0001;
 

@@ -94,7 +94,8 @@ module image_check
   assign sound_record = record.check == acc_q[31:0]
     && {record.offset[5:0], record.length[5:0], record.program_at[5:0]} == '0
     && {1'b0, record.offset} + {1'b0, record.length} <= {1'b0, model_size_i}
-    && record.words != '0 && {1'b0, record.program_at} + {30'd0, record.words, 3'd0} <= {1'b0, record.length}
+    && record.words != '0 && {record.words[31:16], record.program_at[63:40]} == '0    // what the NPU counts with
+    && {1'b0, record.program_at} + {30'd0, record.words, 3'd0} <= {1'b0, record.length}
     && is_end(record.end_0, record.vocabulary) && is_end(record.end_1, record.vocabulary)
     && is_end(record.end_2, record.vocabulary) && is_end(record.end_3, record.vocabulary);
 

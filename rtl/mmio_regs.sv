@@ -152,7 +152,7 @@ module mmio_regs
   logic [Queues-1:0][7:0]           refused_q;    // doorbells
   logic [Queues-1:0][31:0]          aborted_q;  // what ABORT was written with last
   logic [Queues-1:0]    bad_config_q, read_fault_q, line_fault_q, completion_fault_q, message_fault_q, died_q;
-  logic [Functions-1:0] reset_q;
+  logic [Queues-1:0] resetting_q;       // FN_CONTROL.RESET has disabled it, and it has not ended
 
   // ---------------------------------------------------------------- where an address lies
   place_t wr, rd;
@@ -555,23 +555,14 @@ module mmio_regs
   assign faults    = read_fault_i | line_fault_i | completion_fault_i | message_fault_i | die_i;
 
   // What is not set, or is cleared in this cycle, is set anew.
+  // A refused ENABLE is an event only beside an active queue pair of the function: without one no ring runs (R23).
   assign raised_o = ((enabling && !config_ok) || faults != '0)
                   ? {die_i & ~(died_q & ~cleared_5), message_fault_i & ~(message_fault_q & ~cleared_4), completion_fault_i & ~(completion_fault_q & ~cleared_3),
                      line_fault_i & ~(line_fault_q & ~cleared_2), read_fault_i & ~(read_fault_q & ~cleared_1),
-                     ((enabling && !config_ok) ? wr_one : '0) & ~(bad_config_q & ~cleared_0)}
+                     ((enabling && !config_ok && wr_function_active) ? wr_one : '0) & ~(bad_config_q & ~cleared_0)}
                   : '0;
 
-  assign moves_o = reset_q != '0;
-
-  logic [Functions-1:0] busy_functions;
-  always_comb begin
-    busy_functions = '0;
-    if (reset_q != '0) begin
-      for (int f = 0; f < Functions; f++) begin
-        for (int q = 0; q < Queues; q++) if (owner_q[q] == 4'(f) && active_i[q]) busy_functions[f] = 1'b1;
-      end
-    end
-  end
+  assign moves_o = resetting_q != '0;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
@@ -581,14 +572,14 @@ module mmio_regs
       completion_fault_q <= '0;
       message_fault_q    <= '0;
       died_q             <= '0;
-      reset_q            <= '0;
+      resetting_q        <= '0;
       aborted_q          <= '0;
       for (int q = 0; q < Queues; q++) refused_q[q] <= '0;
     end else begin
-      if (reset_q != '0) reset_q <= reset_q & busy_functions;
+      // A queue pair is enabled anew only once it is inactive.
+      if (resetting_q != '0 || resets) resetting_q <= (resetting_q | (resets ? wr_function_queues : '0)) & active_i;
 
       if (write_i) begin
-        if (resets) reset_q[wr_owner] <= wr_function_active;
         if (abort_o) aborted_q[wr_queue] <= write_data_i;
 
         if (start_o) refused_q[wr_queue] <= '0;
@@ -614,7 +605,7 @@ module mmio_regs
 
   queue_regs_t       rd_queue_regs;
   function_regs_t    rd_function_regs;
-  logic [Queues-1:0] rd_one;
+  logic [Queues-1:0] rd_one, rd_function_queues;
   logic              rd_on, rd_draining, rd_active, rd_idle, rd_aborting, rd_fault, rd_armed, rd_masked, rd_sending, rd_reset, rd_dead;
   logic [5:0]        rd_faults;
   logic [4:0]        busy;
@@ -623,9 +614,12 @@ module mmio_regs
   assign rd_queue_regs    = read_i ? queue_mem[rd_queue] : '0;
   assign rd_function_regs = read_i ? function_mem[rd_owner] : '0;
   assign rd_one      = read_i ? Queues'(16'd1 << rd_queue) : '0;
+  for (genvar q = 0; q < Queues; q++) begin : gen_rd_function
+    assign rd_function_queues[q] = read_i && owner_q[q] == 4'(rd_owner);
+  end
   assign {rd_on, rd_draining, rd_active, rd_armed, rd_masked, rd_sending, rd_reset} = read_i
     ? {(on_i & rd_one) != '0, (draining_i & rd_one) != '0, (active_i & rd_one) != '0, (armed_i & rd_one) != '0,
-       (masked_i & rd_one) != '0, (sending_i & rd_one) != '0, (Functions'(16'd1 << rd_owner) & reset_q) != '0} : '0;
+       (masked_i & rd_one) != '0, (sending_i & rd_one) != '0, (rd_function_queues & resetting_q) != '0} : '0;
   assign rd_idle     = !rd_on || (idle_i & rd_one) != '0;    // R12: what a disable drops is no longer published
   assign rd_dead     = read_i && (dead_i & rd_one) != '0;
   assign rd_aborting = read_i && (aborting_i & rd_one) != '0;

@@ -827,6 +827,7 @@ module rl_runtime_top
       .start_queue_i   (start_queue),
       .start_config_i  (start_config),
       .start_models_i  (start_models),
+      .ending_i        (ending),
       .prepare_i       (slot_valid),
       .seed_i          (slot_data[HW_DESC_SEED_LSB +: 32]),
       .kv_offset_i     (slot_data[HW_DESC_KV_OFFSET_LSB +: 64]),

@@ -24,12 +24,13 @@ module engine_npu_tb;
   work_t              work = '0;
   echo_t              echo = '0;
   logic [Workers-1:0] begins = '0, places = '0, taken = '0, items = '0, mine, valid, fault, memory;
+  logic [Queues-1:0]  ending = '0;
   logic [63:0]        burst_addr;
   image_t             image = '0;
 
   engine_npu #(.Queues(Queues), .Workers(Workers), .Gangs(1), .Contexts(1)) u_dut (
     .clk_i(clk), .rst_ni(rst_n), .bus_rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config),
-    .start_models_i(start_models), .prepare_i(1'b0), .seed_i(32'd0), .kv_offset_i(64'd0), .arena_i(16'd0), .scores_i(1'b0), .prepared_o(),
+    .start_models_i(start_models), .ending_i(ending), .prepare_i(1'b0), .seed_i(32'd0), .kv_offset_i(64'd0), .arena_i(16'd0), .scores_i(1'b0), .prepared_o(),
     .load_i(load), .load_place_i(load_place), .load_work_i(work), .load_echo_i(echo), .load_prepared_i('0),
     .begin_i(begins), .begin_place_i(places), .step_i(2'b00), .begins_o(), .mine_o(mine), .token_valid_o(valid), .token_o(), .eos_o(), .logp_o(),
     .fault_o(fault), .fault_memory_o(memory), .token_take_i(taken),

@@ -124,6 +124,15 @@ module image_check_tb;
     judge(1'b0, with32(record, HW_IMAGE_WORDS_LSB, 32'((r.length - r.program_at) / 8) + 1), "a word behind its end");
     judge(1'b0, with32(record, HW_IMAGE_WORDS_LSB, 32'h2000_0000), "words whose bytes wrap at 2^32");
     judge(1'b0, with32(record, HW_IMAGE_WORDS_LSB, '1), "as many words as there can be");
+    // As many words, and as far a program, as the NPU counts with.
+    other = with64(record, HW_IMAGE_LENGTH_LSB, r.program_at + 64'h10_0000);
+    judge(1'b0, with32(other, HW_IMAGE_WORDS_LSB, 32'd65535), "65,535 words");
+    judge(1'b0, with32(other, HW_IMAGE_WORDS_LSB, 32'd65536), "65,536 words");
+    judge(1'b0, with32(other, HW_IMAGE_WORDS_LSB, 32'd1 << between(16, 17)), "a bit of the words that the NPU has not");
+    other = with64(record, HW_IMAGE_LENGTH_LSB, 64'h200_0000_0000);
+    other = with64(other, HW_IMAGE_OFFSET_LSB, 64'd0);
+    judge(1'b0, with64(other, HW_IMAGE_PROGRAM_AT_LSB, 64'h0FF_FFFF_FFC0), "the last line at which a program may begin");
+    judge(1'b0, with64(other, HW_IMAGE_PROGRAM_AT_LSB, 64'h100_0000_0000), "the line behind it");
     for (int k = 0; k < 4; k++) begin
       judge(1'b0, with32(record, HW_IMAGE_END_0_LSB + 32*k, r.vocabulary), $sformatf("end_%0d is no token", k));
       judge(1'b0, with32(record, HW_IMAGE_END_0_LSB + 32*k, r.vocabulary - 1), $sformatf("end_%0d is the last token", k));

@@ -113,10 +113,11 @@ module mmio_regs_run #(
     .inner_rst_no(inner_unused)
   );
 
+  logic two = 1'b0;                      // another queue pair is driven too
   always @(posedge clk) if (rst_n && start) begin
     started        = start_config;
     started_models = start_models;
-    if (start_queue != Pair) fail($sformatf("queue pair %0d is started", start_queue));
+    if (start_queue != Pair && !two) fail($sformatf("queue pair %0d is started", start_queue));
   end
 
   // The address of a register at another place.
@@ -968,6 +969,63 @@ module mmio_regs_run #(
     end
   endtask
 
+  // Two queue pairs of a function, of which the one under test ends late. The other one ends at once, and is enabled anew.
+  localparam int Other = (Pair == 0) ? Queues - 1 : 0;
+  task automatic put_other(input logic [17:0] addr, input logic [31:0] data);
+    logic ok;
+    write_raw(at_place(addr, Other, Owner), data, ok);
+    if (!ok) fail($sformatf("write of %h to 0x%05h of the other queue pair was refused", data, addr));
+  endtask
+
+  task automatic case_two;
+    two = 1'b1;
+    good_config;
+    put_other(REG_QUEUE_FUNCTION, Owner);
+    for (logic [17:0] addr = REG_SQ_BASE_LO; addr <= REG_KV_SIZE_HI; addr = addr + 4) put_other(addr, 32'd64);
+    // FN_CONTROL.RESET reads 1 until those have ended that it disabled.
+    for (int k = 0; k < 8; k++) begin
+      put(REG_CONTROL, CONTROL_ENABLE);
+      put_other(REG_CONTROL, CONTROL_ENABLE);
+      active <= 1'b1;
+      repeat (2) @(posedge clk);
+      put(REG_FN_CONTROL, FN_CONTROL_RESET);
+      repeat (below(4)) @(posedge clk);
+      expect_read(REG_FN_CONTROL, FN_CONTROL_RESET);
+      if (on != '0 || actives[Other]) fail("R12: a reset of the function has not ended what was idle");
+      put_other(REG_CONTROL, CONTROL_ENABLE);
+      if (!on[Other]) fail("R12: a queue pair that has ended is not enabled anew while another one's reset is under way");
+      expect_read(REG_FN_CONTROL, FN_CONTROL_RESET);
+      active <= 1'b0;
+      repeat (3) @(posedge clk);
+      expect_read(REG_FN_CONTROL, 0);
+      if (!on[Other]) fail("R12: the end of a reset disables what was enabled behind it");
+      put_other(REG_CONTROL, 0);
+      repeat (2) @(posedge clk);
+    end
+    // R23: a refused ENABLE is told of while another queue pair of the function is active, and in no cycle behind.
+    put_other(REG_SQ_SIZE, 32'd3);
+    for (int k = 0; k < 12; k++) begin
+      put(REG_CONTROL, CONTROL_ENABLE);
+      active <= 1'b1;
+      repeat (2) @(posedge clk);
+      put(REG_CONTROL, 0);
+      active <= 1'b0;
+      repeat (k % 4) @(posedge clk);
+      put_other(REG_CONTROL, CONTROL_ENABLE);
+      put_other(REG_ERROR, FAULT_BAD_CONFIG);
+      repeat (2) @(posedge clk);
+    end
+    if (told < 3 || untold < 3) fail($sformatf("R23: %0d refused ENABLEs beside an active queue pair, %0d without", told, untold));
+  endtask
+
+  int told = 0, untold = 0;              // of the other queue pair
+  always @(posedge clk) if (write_now && write_addr == at_place(REG_CONTROL, Other, Owner) && Queues > 1 && owners[Other] == 4'(Owner)
+                            && write_data[0] && !start) begin
+    if (raised[Other] != (actives != '0)) fail($sformatf("R23: a refused ENABLE raises %b while %b are active", raised, actives));
+    if (actives != '0) told = told + 1;
+    else               untold = untold + 1;
+  end
+
   initial begin
     define_all;
     for (int k = 0; k < Words; k++) value[k] = reset_value[k];
@@ -1003,6 +1061,7 @@ module mmio_regs_run #(
     case_interrupt;
     case_owner;
     expect_others;
+    if (Queues > 1) case_two;
     over = 1'b1;
   end
 endmodule

@@ -467,7 +467,7 @@ bitflags::bitflags! {
     /// Bits of the FN_CONTROL register.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct FunctionControl: u32 {
-        /// Bit 0: 1 disables every queue pair of the function; reads 1 until none is active
+        /// Bit 0: 1 disables every queue pair of the function; reads 1 until each that it disabled is inactive
         const RESET = 1 << 0;
     }
 }

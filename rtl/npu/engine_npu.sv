@@ -9,6 +9,9 @@
 // A gang takes steps of DECODEs of one version and one owner, or of one PREFILL, whose positions follow each other: each writes its keys and values
 // ahead of all that read them (N3). DECODEs are shared out evenly among the gangs. A gang that is open waits for those of whom a step is to be
 // expected: an answer of theirs is there or was taken a moment ago; and for nobody for long.
+//
+// A queue pair that ends (R12, R24) begins no step any more. A PREFILL of it ends with the steps that the NPU has. What has not
+// begun ends without a step, as if it had failed; nobody sees how, because its completion is dropped.
 module engine_npu
   import desc_pkg::*;
   import core_pkg::*;
@@ -32,6 +35,7 @@ module engine_npu
   input  logic [3:0]              start_queue_i,
   input  queue_config_t           start_config_i,
   input  model_config_t           start_models_i,
+  input  logic [Queues-1:0]       ending_i,          // R12, R24: active, and no longer on: they begin no step any more
 
   input  logic                    prepare_i,
   input  logic [31:0]             seed_i,
@@ -308,10 +312,21 @@ module engine_npu
   logic                  picks, gives_back;
   logic [Workers-1:0]    waiting;
 
-  // Results first: they set gangs free. Who finds no gang that would take its step waits for one to be free.
-  assign waiting     = want_q & ~runs_q & ~blocked_q & ~held;
+  // Workers that want a step, and whose queue pair ends. It ends until no worker has anything of it.
+  logic [Workers-1:0]    ends_q;
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) ends_q <= '0;
+    else if (ending_i != '0 || ends_q != '0) begin
+      for (int w = 0; w < Workers; w++) ends_q[w] <= want_q[w] && ending_i[(Queues == 1) ? '0 : begun_pair_q[w]];
+    end
+  end
+
+  // Results first: they set gangs free. Who finds no gang that would take its step waits for one to be free. What ends waits
+  // for nothing.
+  assign waiting     = want_q & ~runs_q & ((~blocked_q & ~held) | ends_q);
   assign gives_back  = state_q == Idle && result_valid;
-  assign picks       = state_q == Idle && !result_valid && waiting != '0 && (npu_ready || open_steps != '0);
+  assign picks       = state_q == Idle && !result_valid
+                    && ((waiting != '0 && (npu_ready || open_steps != '0)) || (waiting & ends_q) != '0);
   assign next_worker = (Workers == 1) ? '0 : next[WorkerBits-1:0];
 
   round_robin #(.N(Workers)) u_turn (
@@ -397,7 +412,7 @@ module engine_npu
   // The open gang makes way for another program's, and a step without a gang for results.
   assign leaves      = state_q == Step && !seats && !(open_steps != '0 && npu_ready);
   // A PREFILL goes on with its next position, as far as the line of its prompt goes. One that scores writes between its steps.
-  assign more        = task_q.silent && !scores && position_q + 32'd2 != task_q.seq_len && token_addr[5:2] != 4'd15 && (int'(step_context) + 1 < Contexts);
+  assign more        = task_q.silent && !scores && !ends_q[worker_q] && position_q + 32'd2 != task_q.seq_len && token_addr[5:2] != 4'd15 && (int'(step_context) + 1 < Contexts);
   assign full        = task_q.silent ? !more : 5'(step_context) + 5'd1 >= share;
   assign begins_gang = seats ? full
                      : open_steps != '0 && (state_q == Step
@@ -556,8 +571,8 @@ module engine_npu
   logic              answers, finishes, goes_on, sends;
   logic [Workers-1:0] answered;
   assign answers  = state_q == Answer;
-  // A PREFILL is answered once, behind its last position; a gang's steps of it come back one after the other, the earlier positions first.
-  assign goes_on  = awaits_q || (task_q.silent && !failed_q && !over_q && position_q + 32'd2 != task_q.seq_len);
+  // A PREFILL is answered once, behind its last position or the last that its queue pair begins; a gang's steps of it come back one after the other, the earlier positions first.
+  assign goes_on  = awaits_q || (task_q.silent && !failed_q && !over_q && !ends_q[worker_q] && position_q + 32'd2 != task_q.seq_len);
   assign finishes = answers && !goes_on;
   assign answered = finishes ? Workers'(16'd1 << worker_q) : '0;
   assign sends    = copying && write_valid && write_ready;
@@ -661,6 +676,9 @@ module engine_npu
               memory_q    <= bad_q[worker_q] ? bad_memory_q[worker_q] : result_q.log.fault != FAULT_NONE && !bad_sequence(result_q.log.fault);
               read_bad_q  <= result_q.read_fault;
               write_bad_q <= result_q.write_fault;
+            end else if (ends_q[worker_q]) begin
+              failed_q <= 1'b1;
+              state_q  <= Answer;
             end
           end
         end
@@ -757,6 +775,7 @@ module engine_npu
             failed_q <= 1'b1;
             memory_q <= 1'b1;
           end
+          if (ends_q[worker_q]) failed_q <= 1'b1;
           if (copied_q == asked_lines_q && (failed_q || left == '0) && unanswered_q == '0) state_q <= failed_q ? Answer : Step;
         end
         Step: if (seats && more) begin

@@ -145,14 +145,15 @@ module npu_sampler
     lowered = sum[20:0];
   endfunction
 
+  // Constants, not memories that are loaded: not every target loads them.
   logic [41:0] lines  [0:511];          // of the logarithm, then of the ratio
   logic [20:0] powers [0:1023];
-  initial begin
-    for (int k = 0; k < 256; k++) begin
-      lines[k]       = straight(LOG2[25*k +: 25], LOG2[25*k + 25 +: 25]);
-      lines[k + 256] = straight(RATIO[25*k +: 25], RATIO[25*k + 25 +: 25]);
-    end
-    for (int k = 0; k < 1024; k++) powers[k] = POWER[21*k +: 21];
+  for (genvar k = 0; k < 256; k++) begin : gen_lines
+    assign lines[k]       = straight(LOG2[25*k +: 25], LOG2[25*k + 25 +: 25]);
+    assign lines[k + 256] = straight(RATIO[25*k +: 25], RATIO[25*k + 25 +: 25]);
+  end
+  for (genvar k = 0; k < 1024; k++) begin : gen_powers
+    assign powers[k] = POWER[21*k +: 21];
   end
 
   // ---------------------------------------------------------------- what is in hand

@@ -112,7 +112,8 @@ package bench_reference_pkg;
     end_of_it      = 68'(offset) + 68'(length);
     end_of_program = 68'(program_at) + 68'(words) * 8;
     ref_image_sound = record[511:480] == ref_fold(record) && offset % 64 == 0 && length % 64 == 0 && program_at % 64 == 0
-                   && end_of_it <= 68'(model_size) && words > 0 && end_of_program <= 68'(length);
+                   && end_of_it <= 68'(model_size) && words > 0 && end_of_program <= 68'(length)
+                   && words < 32'd65536 && program_at < 64'h100_0000_0000;      // what the RTL's NPU counts with
     for (int k = 0; k < 4; k++) begin
       token = record[352 + 32*k +: 32];
       if (token != 32'hFFFFFFFF && token >= vocabulary) ref_image_sound = 1'b0;

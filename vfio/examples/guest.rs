@@ -39,6 +39,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("r12_disable_in_the_middle_of_a_rollout", POSTED),
     ("r12_drain_completes_what_is_published", POSTED),
     ("r12_a_function_reset_disables", POSTED),
+    ("r12_an_enable_is_refused_until_the_disable_is_over", POSTED),
     ("r12_r14_a_disable_takes_the_interrupt_back", POSTED),
     ("r12_r23_a_ring_ends_with_its_function", POSTED),
     ("r13_r23_phases_alternate", POSTED),

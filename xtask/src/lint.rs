@@ -1,6 +1,7 @@
 //! `cargo xtask lint`: everything that can be judged without running it.
 
 use std::env;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -76,6 +77,7 @@ pub fn run(root: &Path) -> Result<()> {
             },
         );
     }
+    steps.run("initial", || no_initial(root));
     match yosys() {
         Some(program) => steps.run("yosys", || {
             let script = format!(
@@ -122,6 +124,43 @@ fn yosys() -> Option<&'static str> {
     })
 }
 
+/// Not every target loads registers and memories with what an `initial` says.
+fn no_initial(root: &Path) -> Result<()> {
+    let mut found = Vec::new();
+    let list = fs::read_to_string(root.join(RTL))?;
+    for name in list.lines().map(str::trim).filter(|line| line.ends_with(".sv")) {
+        let text = fs::read_to_string(root.join(name))?;
+        found.extend(initials(&text).into_iter().map(|number| format!("{name}:{number}")));
+    }
+    anyhow::ensure!(found.is_empty(), "`initial` outside of `ifndef SYNTHESIS`: {}", found.join(", "));
+    Ok(())
+}
+
+/// The lines with an `initial` that a synthesis sees, from 1 on.
+fn initials(text: &str) -> Vec<usize> {
+    let mut found = Vec::new();
+    // Of each conditional: whether SYNTHESIS decides it, and whether the lines here are for simulations.
+    let mut around: Vec<(bool, bool)> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let mut words = line.split_whitespace();
+        let (word, name) = (words.next().unwrap_or_default(), words.next());
+        let decides = name == Some("SYNTHESIS");
+        match word {
+            "`ifndef" => around.push((decides, decides)),
+            "`ifdef" => around.push((decides, false)),
+            "`else" => {
+                if let Some((decides, simulates)) = around.last_mut() {
+                    *simulates = *decides && !*simulates;
+                }
+            }
+            "`endif" => drop(around.pop()),
+            "initial" if !around.iter().any(|&(_, simulates)| simulates) => found.push(number),
+            _ => {}
+        }
+    }
+    found
+}
+
 /// Says how to install a part of the Rust toolchain that is missing.
 fn component(root: &Path, name: &str) -> Result<()> {
     let subcommand = if name == "rustfmt" { "fmt" } else { name };
@@ -131,4 +170,16 @@ fn component(root: &Path, name: &str) -> Result<()> {
         "{name} is not installed: `rustup component add {name}` does that"
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::initials;
+
+    #[test]
+    fn an_initial_that_a_synthesis_sees_is_found() {
+        let text = "initial a = 1;\n`ifndef SYNTHESIS\n  initial b = 1;\n`else\n  initial c = 1;\n`endif\n\
+                    `ifdef SYNTHESIS\n`else\n initial begin\n`endif\n`ifndef OTHER\n initial d = 1;\n`endif\n// initial\n";
+        assert_eq!(initials(text), [1, 5, 12]);
+    }
 }

@@ -381,10 +381,7 @@ impl Registers {
         let place = self.known(register, place)?;
         let require = |holds: bool| if holds { Ok(()) } else { Err(Refused) };
         let value = match register {
-            Register::Control => {
-                self.control(place, Control::from_bits_truncate(value));
-                return Ok(());
-            }
+            Register::Control => return self.control(place, Control::from_bits_truncate(value)),
             Register::FnControl => {
                 if FunctionControl::from_bits_truncate(value).contains(FunctionControl::RESET) {
                     self.reset_function(place.function);
@@ -445,16 +442,17 @@ impl Registers {
         u32::MAX >> 32u32.saturating_sub(self.built.workers)
     }
 
-    fn control(&mut self, place: Place, control: Control) {
+    fn control(&mut self, place: Place, control: Control) -> Result<(), Refused> {
         let is_active = self.queue(place.queue).session.is_some();
         match (control.contains(Control::ENABLE), is_active) {
-            // R12: not before the end of the last session.
-            (true, false) if self.queue(place.queue).is_active() => {}
+            // R12: not before the end of the last session. One that is dead and not disabled is enabled still (R24).
+            (true, false) if self.queue(place.queue).is_active() => return Err(Refused),
             (true, false) => self.enable(place),
             (true, true) if control.contains(Control::DRAIN) => self.queue_mut(place.queue).drain(),
             (true, true) => {}
             (false, _) => self.queue_mut(place.queue).stop(),
         }
+        Ok(())
     }
 
     fn reset_function(&mut self, function: u8) {

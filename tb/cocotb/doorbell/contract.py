@@ -531,7 +531,7 @@ class FunctionControl(IntFlag):
     """Bits of the FN_CONTROL register."""
 
     RESET = 1 << 0
-    """1 disables every queue pair of the function; reads 1 until none is active"""
+    """1 disables every queue pair of the function; reads 1 until each that it disabled is inactive"""
 
 
 class State(IntFlag):

@@ -315,6 +315,28 @@ pub(super) fn r12_a_function_reset_disables(bench: &mut Bench<'_>) -> Result<(),
     disable_and_restart(&mut rig)
 }
 
+/// An ENABLE right behind a disable is refused while ACTIVE is still 1, and enables behind it: none is accepted without effect.
+pub(super) fn r12_an_enable_is_refused_until_the_disable_is_over(
+    bench: &mut Bench<'_>,
+) -> Result<(), Failure> {
+    let mut rig = bench.open(QueueConfig { token_bytes: 8 << 20, sq_depth: 64, ..Default::default() })?;
+    for written in [Control::ENABLE, Control::ENABLE | Control::DRAIN] {
+        rig.driver.submit(&numbered((0..40).map(|k| HwDesc::decode(k, 0, 40_000))))?;
+        rig.driver.platform_mut().advance(1)?;
+        rig.driver.write(Register::Control, 0)?;
+        let answer = rig.driver.write(Register::Control, written.bits());
+        let control = Control::from_bits_retain(rig.driver.read(Register::Control)?);
+        if answer.is_ok() {
+            ensure_eq!(control, Control::ENABLE, "R12: CONTROL behind an ENABLE that was accepted");
+        } else {
+            refused(answer, "an ENABLE while ACTIVE is 1")?;
+            ensure_eq!(control, Control::empty(), "R12: CONTROL behind an ENABLE that was refused");
+        }
+        disable_and_restart(&mut rig)?;
+    }
+    Ok(())
+}
+
 pub(super) fn registers_after_reset(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let mut platform = bench.platform()?;
     let has_windows = platform.read_register(Register::CapWindows)? > 0;

@@ -172,6 +172,7 @@ cases! {
     control::r11_regions_lie_in_windows,
     control::r12_drain_completes_what_is_published,
     control::r12_a_function_reset_disables,
+    control::r12_an_enable_is_refused_until_the_disable_is_over,
     interrupts::r14_one_message_per_arming,
     interrupts::r14_an_error_asks_for_an_interrupt,
     interrupts::r14_what_is_masked_is_pending_and_sent_once,

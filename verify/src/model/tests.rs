@@ -133,6 +133,27 @@ fn halves_of_a_counter_are_as_they_are_read() {
 }
 
 #[test]
+fn r12_an_enable_is_refused_until_the_last_session_has_ended() {
+    let mut registers = Registers::new(BUILT);
+    let write = |registers: &mut Registers, register, value| registers.write(register, Place::FIRST, value);
+    for register in [Register::SqSize, Register::CqSize] {
+        write(&mut registers, register, 2).unwrap();
+    }
+    write(&mut registers, Register::Control, Control::ENABLE.bits()).unwrap();
+    write(&mut registers, Register::FnControl, FunctionControl::RESET.bits()).unwrap();
+    registers.queue_mut(0).wait_for_the_end();
+    for control in [Control::ENABLE, Control::ENABLE | Control::DRAIN] {
+        assert!(write(&mut registers, Register::Control, control.bits()).is_err());
+        assert_eq!(registers.read(Register::Control, Place::FIRST).unwrap(), 0);
+    }
+    assert_eq!(registers.read(Register::FnControl, Place::FIRST).unwrap(), 1);
+    registers.queue_mut(0).ended(0, 0);
+    write(&mut registers, Register::Control, Control::ENABLE.bits()).unwrap();
+    assert_eq!(registers.read(Register::Control, Place::FIRST).unwrap(), Control::ENABLE.bits());
+    assert_eq!(registers.read(Register::FnControl, Place::FIRST).unwrap(), 0);
+}
+
+#[test]
 fn r14_the_interrupt_survives_the_wrap_of_the_completion_index() {
     let mut driver = driver(QueueConfig { cq_start: u32::MAX - 1, ..Default::default() });
     let asks = HwDesc::nop().with_flags(DescFlags::INTERRUPT);

@@ -1,0 +1,311 @@
+// Queue pairs of engine 1 that end within what they run (R12, R24, R27): a disable, a reset of their function or a death,
+// at any moment of some PREFILLs, of which some are queued. What runs ends with the steps that the NPU has: no more
+// positions are begun than it has places for, and no PREFILL that had not begun. ACTIVE falls, or a death gives the
+// workers free, within a bound. Behind it the queue pair begins anew, and a PREFILL completes.
+module rl_runtime_top_steps_tb;
+  import bench_pkg::*;
+  import bench_reference_pkg::*;
+  import desc_pkg::*;
+
+  localparam int Queues = 2, Functions = 2, Workers = 2, FetchDepth = 32, CompletionDepth = 16, Engines = 2;
+  localparam int Gangs = 2, Contexts = 4;
+  localparam int Slow = 60;             // cycles for a read, at most
+  // What ends a step of a program of two words, whose lines are read, and what is owed to the bus besides.
+  localparam int Bound = 1000;
+  localparam logic [63:0] Base = 64'h0000_0012_3400_0000;
+
+  logic clk, rst_n, m_axi_rst_ni;
+  int   cycle;
+  clock_reset #(.Limit(2_000_000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+  assign m_axi_rst_ni = rst_n;
+
+  logic [17:0]  s_axil_awaddr, s_axil_araddr;
+  logic         s_axil_awvalid, s_axil_awready, s_axil_wvalid, s_axil_wready, s_axil_bvalid, s_axil_bready;
+  logic         s_axil_arvalid, s_axil_arready, s_axil_rvalid, s_axil_rready;
+  logic [31:0]  s_axil_wdata, s_axil_rdata;
+  logic [3:0]   s_axil_wstrb;
+  logic [1:0]   s_axil_bresp, s_axil_rresp;
+  logic [5:0]   m_axi_awid, m_axi_bid, m_axi_arid, m_axi_rid;
+  logic [3:0]   m_axi_awuser, m_axi_aruser;
+  logic [63:0]  m_axi_awaddr, m_axi_araddr, m_axi_wstrb;
+  logic [7:0]   m_axi_awlen, m_axi_arlen;
+  logic [2:0]   m_axi_awsize, m_axi_arsize;
+  logic [1:0]   m_axi_awburst, m_axi_arburst, m_axi_bresp, m_axi_rresp;
+  logic [3:0]   m_axi_awcache, m_axi_arcache;
+  logic [2:0]   m_axi_awprot, m_axi_arprot;
+  logic         m_axi_awvalid, m_axi_awready, m_axi_wlast, m_axi_wvalid, m_axi_wready, m_axi_bvalid, m_axi_bready;
+  logic         m_axi_arvalid, m_axi_arready, m_axi_rlast, m_axi_rvalid, m_axi_rready;
+  logic [511:0] m_axi_wdata, m_axi_rdata;
+
+  rl_runtime_top #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .FetchDepth(FetchDepth),
+                   .CompletionDepth(CompletionDepth), .Engines(Engines), .Gangs(Gangs), .Contexts(Contexts)) u_device (
+    .clk_i(clk), .rst_ni(rst_n), .*
+  );
+
+  register_master u_registers (
+    .clk_i(clk), .rst_ni(rst_n),
+    .awaddr_o(s_axil_awaddr), .awvalid_o(s_axil_awvalid), .awready_i(s_axil_awready),
+    .wdata_o(s_axil_wdata), .wstrb_o(s_axil_wstrb), .wvalid_o(s_axil_wvalid), .wready_i(s_axil_wready),
+    .bresp_i(s_axil_bresp), .bvalid_i(s_axil_bvalid), .bready_o(s_axil_bready),
+    .araddr_o(s_axil_araddr), .arvalid_o(s_axil_arvalid), .arready_i(s_axil_arready),
+    .rdata_i(s_axil_rdata), .rresp_i(s_axil_rresp), .rvalid_i(s_axil_rvalid), .rready_o(s_axil_rready)
+  );
+
+  memory_model #(.Lines(16384), .Base(Base)) u_memory (
+    .clk_i(clk), .rst_ni(m_axi_rst_ni),
+    .awid_i(m_axi_awid), .awaddr_i(m_axi_awaddr), .awvalid_i(m_axi_awvalid), .awready_o(m_axi_awready),
+    .wdata_i(m_axi_wdata), .wstrb_i(m_axi_wstrb), .wvalid_i(m_axi_wvalid), .wready_o(m_axi_wready),
+    .bid_o(m_axi_bid), .bresp_o(m_axi_bresp), .bvalid_o(m_axi_bvalid), .bready_i(m_axi_bready),
+    .araddr_i(m_axi_araddr), .arlen_i(m_axi_arlen), .arid_i(m_axi_arid), .arvalid_i(m_axi_arvalid),
+    .arready_o(m_axi_arready), .rid_o(m_axi_rid), .rdata_o(m_axi_rdata), .rresp_o(m_axi_rresp),
+    .rlast_o(m_axi_rlast), .rvalid_o(m_axi_rvalid), .rready_i(m_axi_rready),
+    .accept_o(), .effect_o(), .effect_error_o(), .accept_id_o(), .effect_id_o(), .accept_addr_o(), .effect_addr_o(),
+    .accept_strb_o(), .effect_strb_o(), .accept_data_o(), .effect_data_o()
+  );
+
+  // ---------------------------------------------------------------- memory: 256 KiB for each queue pair
+  localparam int Slots = 64;
+  localparam logic [63:0] Cq = 64'h4000, Token = 64'h8000, Kv = 64'h18000, Model = 64'h28000, Arena = 64'h30000;
+  localparam logic [63:0] Prompt = 64'h1000;     // in the token region; the block of the POLICY stands before it
+  localparam int Longest = 500;                  // tokens of a prompt
+  int          owner [0:Queues-1];
+  logic [31:0] tail  [0:Queues-1];
+  initial for (int q = 0; q < Queues; q++) begin owner[q] = q; tail[q] = '0; end
+
+  function automatic logic [63:0] place(input int q);
+    place = Base + 64'h40000 * 64'(q);
+  endfunction
+  // A register of a queue pair in its function's page, and in its own.
+  function automatic logic [17:0] at_function(input logic [17:0] register, input int q);
+    at_function = register + 18'(owner[q]) * BLOCK_FUNCTION_QUEUE_PER_FUNCTION
+                + 18'(q) * BLOCK_FUNCTION_QUEUE_PER_QUEUE;
+  endfunction
+  function automatic logic [17:0] at_queue(input logic [17:0] register, input int q);
+    at_queue = register + 18'(q) * BLOCK_QUEUE_PER_QUEUE;
+  endfunction
+
+  task automatic poke_line(input logic [63:0] address, input logic [511:0] data);
+    for (int k = 0; k < 16; k++) u_memory.poke(address + 64'(4 * k), data[32*k +: 32]);
+  endtask
+
+  task automatic configure(input int q);
+    if (owner[q] != 0) begin
+      u_registers.write(REG_QUEUE_FUNCTION + 18'(q) * BLOCK_DEVICE_QUEUE_PER_QUEUE, 32'(owner[q]));
+      u_registers.write64(REG_WINDOW_0_SIZE_LO + 18'(owner[q]) * BLOCK_DEVICE_FUNCTION_PER_FUNCTION, '1);
+    end
+    u_registers.write64(at_function(REG_SQ_BASE_LO, q), place(q));
+    u_registers.write64(at_function(REG_CQ_BASE_LO, q), place(q) + Cq);
+    u_registers.write(at_function(REG_SQ_SIZE, q), Slots);
+    u_registers.write(at_function(REG_CQ_SIZE, q), Slots);
+    u_registers.write64(at_function(REG_TOKEN_BASE_LO, q), place(q) + Token);
+    u_registers.write64(at_function(REG_TOKEN_SIZE_LO, q), 64'h10000);
+    u_registers.write64(at_function(REG_KV_BASE_LO, q), place(q) + Kv);
+    u_registers.write64(at_function(REG_KV_SIZE_LO, q), 64'h10000);
+  endtask
+
+  task automatic enable(input int q);
+    for (int k = 0; k < Slots; k++) begin
+      u_memory.poke(place(q) + 64'(64 * k + 60), 0);
+      u_memory.poke(place(q) + Cq + 64'(32 * k + 12), 0);
+      u_memory.poke(place(q) + Cq + 64'(32 * k + 28), 0);
+    end
+    tail[q] = '0;
+    u_registers.write(at_function(REG_CONTROL, q), CONTROL_ENABLE);
+  endtask
+
+  function automatic hw_desc_t blank(input logic [7:0] opcode, input logic [31:0] rollout);
+    hw_desc_t desc;
+    desc            = '0;
+    desc.opcode     = opcode;
+    desc.rollout_id = rollout;
+    desc.prefix_id  = PREFIX_NONE;
+    desc.member     = MEMBER_NONE;
+    desc.checkpoint = CHECKPOINT_NEVER;
+    blank           = desc;
+  endfunction
+
+  task automatic put(input int q, input hw_desc_t desc);
+    desc.user_data = 64'(tail[q]);
+    poke_line(place(q) + 64'(64 * (tail[q] % Slots)), ref_seal(desc, 32'd0, tail[q]));
+    tail[q] = tail[q] + 1;
+  endtask
+
+  task automatic ring(input int q);
+    u_registers.write(at_queue(REG_DOORBELL, q), tail[q]);
+  endtask
+
+  task automatic expect_done(input int q, input int limit, input string what);
+    hw_completion_t done;
+    int             from;
+    logic [31:0]    written;
+    from    = cycle;
+    written = '0;
+    waits_for = what;
+    while (written != tail[q]) begin
+      u_registers.read(at_queue(REG_CQ_TAIL, q), written);
+      if (cycle - from > limit) begin
+        fail($sformatf("R28: %0s: %0d of %0d have completed after %0d cycles", what, written, tail[q], limit));
+        written = tail[q];
+      end
+    end
+    repeat (Slow) @(posedge clk);                // its slot may be given before it is visible
+    for (int k = 0; k < 8; k++)
+      done[32*k +: 32] = u_memory.peek(place(q) + Cq + 64'(32 * ((tail[q] - 1) % Slots) + 4 * k));
+    expect_eq({"status: ", what}, 64'(done.status), 64'(STATUS_DONE));
+  endtask
+
+  // ---------------------------------------------------------------- engine 1: a model without weights
+  logic [63:0] program_at;
+
+  task automatic word(input int k, input logic [63:0] data);
+    u_memory.poke(place(0) + Model + program_at + 64'(8 * k), data[31:0]);
+    u_memory.poke(place(0) + Model + program_at + 64'(8 * k + 4), data[63:32]);
+  endtask
+
+  task automatic publish(input int words);
+    logic [511:0] header, image;
+    logic [127:0] block;
+    hw_desc_t     desc;
+    header          = ref_random_model();
+    header[191:128] = 64'd1000;
+    header[447:192] = {32'd65536, 32'd100, 32'd32, 32'd32, 32'd1, 32'd1, 16'd0, 16'd1, 32'd32};
+    image           = ref_record_of(header, 64'd0);
+    program_at      = image[HW_IMAGE_PROGRAM_AT_LSB +: 64];
+    image[HW_IMAGE_WORDS_LSB +: 32]  = 32'(words);
+    image[HW_IMAGE_LENGTH_LSB +: 64] = (program_at + 64'(8 * words) + 63) & ~64'd63;
+    block = ref_header(16'd1, 16'd1, 0, 32'd64);
+    poke_line(place(0) + Token, {384'd0, block});
+    poke_line(place(0) + Token + 64, ref_fold_seal(image));
+    poke_line(place(0) + Model, header);
+    desc                = blank(OP_POLICY, 1);
+    desc.model_id       = 16'd1;
+    desc.policy_version = 16'd1;
+    desc.checkpoint     = '0;
+    put(0, desc);
+    ring(0);
+    expect_done(0, 2000, "the POLICY");
+  endtask
+
+  // Number k, which has an HwSequence of its own; all have the same prompt.
+  task automatic put_prefill(input int k, input logic [31:0] rollout, input int length);
+    logic [511:0] sequence_line;
+    hw_desc_t     desc;
+    sequence_line = '0;
+    sequence_line[HW_SEQUENCE_PROMPT_LSB +: 64]  = Prompt;
+    sequence_line[HW_SEQUENCE_ENTRIES_LSB +: 32] = 32'd16;
+    poke_line(place(0) + Kv + 64'(1024 * k), ref_fold_seal(sequence_line));
+    desc                = blank(OP_PREFILL, rollout);
+    desc.model_id       = 16'd1;
+    desc.policy_version = 16'd1;
+    desc.prefix_id      = 32'(10 + k);
+    desc.seq_len        = 32'(length);
+    desc.kv_offset      = 64'(1024 * k);
+    put(0, desc);
+  endtask
+
+  // ---------------------------------------------------------------- what is seen
+  // Positions that were begun, and HwSequences that were asked for.
+  int positions = 0, sequences = 0;
+  always @(posedge clk) if (rst_n) begin
+    if (u_device.gen_npu.u_engine_npu.seats) positions = positions + 1;
+    if (m_axi_arvalid && m_axi_arready && m_axi_araddr >= place(0) + Kv && m_axi_araddr < place(0) + Kv + 64'h10000)
+      sequences = sequences + 1;
+  end
+
+  // ---------------------------------------------------------------- an end
+  localparam int Disable = 0, Reset = 1, Death = 2, Kinds = 3;
+  int ends [0:Kinds-1], cut = 0, waiting = 0;
+
+  task automatic begin_queue_pair(input int words);
+    enable(0);
+    publish(words);
+  endtask
+
+  task automatic end_queue_pair(input int kind, input string what);
+    logic [31:0] state;
+    int          from, positions_then, sequences_then;
+    if (kind == Death) begin
+      u_memory.hold_read = 0;                    // data of its descriptors
+      put(0, blank(OP_NOP, 77));
+      ring(0);
+      waits_for = "the bench waits for a death";
+      while (!u_device.dead[0]) @(posedge clk);
+    end else if (kind == Reset) u_registers.write(REG_FN_CONTROL, FN_CONTROL_RESET);
+    else u_registers.write(at_function(REG_CONTROL, 0), 0);
+    from           = cycle;
+    positions_then = positions;
+    sequences_then = sequences;
+    waits_for      = {"the bench waits for the end of ", what};
+    state          = STATE_ACTIVE;
+    while (kind == Death ? u_device.free != '1 : state[STATE_ACTIVE_BIT]) begin
+      if (kind == Death) @(posedge clk);
+      else u_registers.read(at_queue(REG_STATE, 0), state);
+      if (cycle - from > Bound) begin
+        fail($sformatf("%0s: %0s has not ended after %0d cycles", kind == Death ? "R24" : "R12", what, Bound));
+        $finish;
+      end
+    end
+    // Those of the gangs that run or are open.
+    if (positions - positions_then > Gangs * Contexts)
+      fail($sformatf("R12: %0d positions of %0s are begun behind its end", positions - positions_then, what));
+    if (sequences - sequences_then > 1)
+      fail($sformatf("R12: %0d PREFILLs of %0s begin behind its end", sequences - sequences_then, what));
+    if (kind == Death) begin
+      u_memory.hold_read = -1;
+      u_registers.write(at_function(REG_CONTROL, 0), 0);
+      state = STATE_ACTIVE;
+      while (state[STATE_ACTIVE_BIT]) u_registers.read(at_queue(REG_STATE, 0), state);
+      u_registers.write(at_queue(REG_ERROR, 0), '1);
+    end
+    u_registers.expect_read(REG_FN_CONTROL, 0);
+    ends[kind] = ends[kind] + 1;
+  endtask
+
+  task automatic short_program;
+    word(0, 64'h8300_0000_0000_0000);            // end.silent
+    word(1, 64'h8000_0000_0000_0000);            // end
+  endtask
+
+  task automatic case_prefills(input int kind);
+    int count, length, all;
+    u_memory.read_latency = chance(50) ? 0 : below(Slow - 20);
+    u_memory.read_jitter  = chance(50) ? 0 : 20;
+    begin_queue_pair(2);
+    short_program;
+    count  = between(1, 5);
+    length = between(Longest / 2, Longest);
+    for (int k = 0; k < count; k++) put_prefill(k, chance(70) ? 32'd2 : 32'(3 + k), length);
+    all = positions + count * (length - 1);
+    ring(0);
+    repeat (below(1500)) @(posedge clk);
+    if (u_device.free == '1) repeat (200) @(posedge clk);
+    end_queue_pair(kind, "some PREFILLs");
+    if (positions < all - Gangs * Contexts) cut = cut + 1;
+    if (count > Workers) waiting = waiting + 1;
+    // It begins anew.
+    begin_queue_pair(2);
+    short_program;
+    put_prefill(0, 32'd2, between(2, 60));
+    ring(0);
+    expect_done(0, 60 * 150, "a PREFILL behind the end");
+    end_queue_pair(Disable, "nothing");
+  endtask
+
+  initial begin
+    for (int k = 0; k < Kinds; k++) ends[k] = 0;
+    @(posedge rst_n);
+    @(posedge clk);
+    for (int q = 0; q < Queues; q++) configure(q);
+    u_registers.write(REG_BUS_TIMEOUT, 300);
+    u_registers.write64(REG_MODEL_BASE_LO, place(0) + Model);
+    u_registers.write64(REG_MODEL_SIZE_LO, 64'h8000);
+    u_registers.write64(REG_ARENA_0_BASE_LO, place(0) + Arena);
+    u_registers.write64(REG_ARENA_0_SIZE_LO, 64'h8000);
+    for (int k = 0; k < Longest; k++) u_memory.poke(place(0) + Token + Prompt + 64'(4 * k), below(100));
+    enable(1);
+    for (int k = 0; k < drawn(9, 60); k++) case_prefills(k % Kinds);
+    if (cut < drawn(7, 50) || waiting < 1)
+      fail($sformatf("only %0d ends cut a PREFILL off, %0d with some that are queued", cut, waiting));
+    finish_bench("rl_runtime_top_steps_tb");
+  end
+endmodule
