@@ -15,6 +15,8 @@ use common::doorbell;
 #[case::completion("--devices model,model --inject completion:100:status", &["status", "the life of DECODE of rollout 100, part 0"])]
 #[case::version("--devices model,model --sq-depth 16 --publish-every 8 --inject policy:swapped-slot", &["different: model#2", "the life of DECODE of rollout 20, part 1"])]
 #[case::sharded("--devices model:queues=2,model:queues=2 --inject hang:100", &["why: ", "queue pair ", "is published and not read"])]
+// Events of completions that the host has not taken, as one before them is lost.
+#[case::lost_of_four("--devices model,rtl:queues=4 --inject completion-error:3", &["why: rtl (4 queues), queue pair ", "ERROR COMPLETION_WRITE", "(R3)", "see rtl/completion_ring.sv"])]
 fn a_planted_fault_is_explained(#[case] arguments: &str, #[case] named: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let begun = Instant::now();

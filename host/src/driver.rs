@@ -623,12 +623,13 @@ impl<P: Platform> Driver<P> {
     /// Makes room, so that the completions whose events are unread keep their `user_data`.
     #[cold]
     fn make_room_for_answers(&mut self, first: u32) {
-        let unread = self.cq.head().wrapping_sub(self.told) as usize;
-        if unread <= self.answers.len() {
+        // Negative where events came of completions that the host has not taken, as one before them was lost.
+        let unread = i64::from(self.cq.head().wrapping_sub(self.told) as i32);
+        if unread <= self.answers.len() as i64 {
             return;
         }
         let old = std::mem::take(&mut self.answers);
-        self.answers = vec![0; unread.next_power_of_two()];
+        self.answers = vec![0; (unread as usize).next_power_of_two()];
         for index in (0..old.len() as u32).map(|behind| first.wrapping_sub(behind + 1)) {
             let place = index as usize & (self.answers.len() - 1);
             self.answers[place] = old[index as usize & (old.len() - 1)];
