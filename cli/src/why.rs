@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::thread;
 
-use doorbell_contract::{DescFlags, ErrorCode, HwDesc, Opcode, Status};
+use doorbell_contract::{CompletionFlags, DescFlags, ErrorCode, HwDesc, Opcode, Status};
 use doorbell_devices::{Kind, OpenError, Settings};
 use doorbell_host::DeviceError;
 use doorbell_host::why::{Cause, Root, Waiting, Why};
@@ -16,6 +16,8 @@ use crate::busy::Busy;
 
 /// Slots of the event ring of each function: what completes between two looks fits into it.
 const EVENT_SLOTS: u32 = 16_384;
+/// Advances without progress for which an RTL that hung is waited for again, or an eighth of those before, if that is more.
+const SECOND_PATIENCE: u32 = 100;
 /// Waiting descriptors that are printed.
 const SHOWN: usize = 12;
 
@@ -86,30 +88,48 @@ pub fn run(
 }
 
 /// Why devices went wrong that are `wanted`: of each that stopped answering who waits for whom, and on all devices the life of the
-/// descriptor that the first of them went wrong with. They run the plan again for that.
-pub fn of_outcomes(
+/// descriptor that the first of them went wrong with. They run the plan again for that, and `tell` is told all that is known before.
+///
+/// # Errors
+/// Those of `tell`.
+pub fn of_outcomes<E>(
     plan: &ReplayPlan,
     kinds: &[Kind],
     settings: &[Settings],
     outcomes: &[Outcome],
     wanted: &dyn Fn(&Outcome) -> bool,
-) -> String {
-    let mut text = String::new();
-    for (&kind, outcome) in kinds.iter().zip(outcomes).filter(|(_, outcome)| wanted(outcome)) {
-        if let Some(failure) = &outcome.failure {
-            text += &hang(kind, &outcome.name, failure);
+    tell: &mut dyn FnMut(&str) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut settings = settings.to_vec();
+    for ((&kind, settings), outcome) in
+        kinds.iter().zip(&mut settings).zip(outcomes).filter(|(_, outcome)| wanted(outcome))
+    {
+        let text = match &outcome.failure {
+            Some(failure) => hang(kind, &outcome.name, failure),
+            None => differs(kind, outcome),
+        };
+        tell(&text)?;
+        // What hung once hangs again, and is not waited for as long. The RTL's time is its own: a machine's load does not stretch it.
+        if let (Kind::Rtl, Some(waited)) = (kind, outcome.failure.as_ref().and_then(patience_of)) {
+            settings.patience = Some(waited.min(SECOND_PATIENCE.max(waited / 8)));
         }
     }
+    // A device that is gone tells nothing when it is asked again.
+    let gone =
+        |error: &DeviceError| matches!(error, DeviceError::Failed { .. } | DeviceError::Unavailable { .. });
+    let is_gone = |outcome: &Outcome| matches!(&outcome.failure, Some(ReplayFailure::Device { error, .. }) if gone(error));
+    if outcomes.iter().any(|outcome| wanted(outcome) && is_gone(outcome)) {
+        return Ok(());
+    }
     let wrong = outcomes.iter().filter(|outcome| wanted(outcome) && !outcome.agrees());
-    let Some(name) = wrong.filter_map(in_question).next() else { return text };
+    let Some(name) = wrong.filter_map(in_question).next() else { return Ok(()) };
     let ran = Busy::during("running the plan again to say why", || {
-        run(plan, kinds, settings, &|lives| lives.is_told(name))
+        run(plan, kinds, &settings, &|lives| lives.is_told(name))
     });
-    text += &match ran {
+    tell(&match ran {
         Ok(ran) => format!("why: {}", life(&ran, name)),
         Err(error) => format!("why: the life of the descriptor is not known: {error}\n"),
-    };
-    text
+    })
 }
 
 /// The `user_data` of the descriptor that a device went wrong with.
@@ -160,10 +180,12 @@ pub fn life(ran: &[Ran], name: u64) -> String {
                 let _ = writeln!(text, "{name}: it has no completion");
             }
             Some(life) if life.event.is_none() => {
-                let _ = writeln!(
-                    text,
-                    "{name}: its times are not known: the device dropped its LIFE event (R23)"
-                );
+                let no_echo = life.completion.is_some_and(|(_, found)| found.has(CompletionFlags::NO_ECHO));
+                let why = match no_echo {
+                    true => "its slot could not be trusted (R2), so its LIFE event does not name it",
+                    false => "no LIFE event (R23) names it",
+                };
+                let _ = writeln!(text, "{name}: its times are not known: {why}");
             }
             Some(life) => {
                 if let Some(held) = held(ran, life) {
@@ -249,10 +271,10 @@ fn held(ran: &Ran, life: &Life) -> Option<String> {
         Waited::Prefill(_) => ("R17", "which opens its group"),
         Waited::Worker(_) => ("R16", "which had its worker"),
         Waited::Turn(_) => ("R16", "the one before it in its queue pair, which had not begun"),
-        Waited::Unknown => ("R4", "a full completion queue does not show in events"),
+        Waited::Unknown => ("R4", "the completion queue was full, most likely: that does not show in events"),
     };
     let took = duration(ran, event.start.into());
-    let source = cause_source(ran.kind, rule);
+    let source = rule_source(ran.kind, rule);
     Some(match waited.other() {
         Some(other) => format!(
             "began {took} after its slot was read; it waited for\n  {}, {reason} ({rule}, {source})",
@@ -287,10 +309,92 @@ pub fn ended(ran: &Ran) -> String {
     if chain.is_empty() { format!("{} did not finish: {failure}\n", ran.name) } else { chain }
 }
 
-/// Who waits for whom on a device that stopped answering; nothing if its failure is another one.
+/// Why a device stopped answering, or broke the contract: the root with its rule and source, and who waits for whom. Nothing if its failure is
+/// another one.
 pub fn hang(kind: Kind, name: &str, failure: &ReplayFailure) -> String {
     let ReplayFailure::Device { error, .. } = failure else { return String::new() };
-    why_of(error).map(|(place, why)| waits(kind, &named(name, place), why)).unwrap_or_default()
+    if let Some((place, why)) = why_of(error) {
+        return waits(kind, &named(name, place), why);
+    }
+    let (place, error) = match error {
+        DeviceError::Shard { shard, error, .. } => (Some(*shard), &**error),
+        error => (None, error),
+    };
+    let (root, source) = match error {
+        DeviceError::Refused { register, root, .. } => {
+            (format!("{root}; so a write of {register} was refused"), root_source(kind, root, 0))
+        }
+        DeviceError::Protocol { rule, what, .. } => {
+            (format!("it broke {rule}: {what}"), rule_source(kind, rule))
+        }
+        _ => return String::new(),
+    };
+    format!("why: {}: {root}\n  see {source}\n", named(name, place))
+}
+
+/// What a difference says of the part of the device that made it, with its rule and source.
+fn differs(kind: Kind, outcome: &Outcome) -> String {
+    let tell = |what: String, rule: &str, source: &str| {
+        format!("why: {}: {what} ({rule})\n  see {source}\n", outcome.name)
+    };
+    if outcome.rerun.is_some() {
+        let what = "its tokens are not those of the versions that it reports: a policy was loaded too late, or another one is in its slot";
+        return tell(what.into(), "R18, R19", rule_source(kind, "R19"));
+    }
+    let Some(divergence) = &outcome.divergence else { return String::new() };
+    let (desc, found) = (&divergence.desc, divergence.found);
+    let Some(found) = found.filter(|_| divergence.expected.is_some()) else {
+        let what = if found.is_some() {
+            "a descriptor has one completion too many"
+        } else {
+            "a descriptor has no completion"
+        };
+        return tell(what.into(), "R3", rule_source(kind, "R3"));
+    };
+    let of_field = |name: &str| divergence.fields.iter().any(|field| field.name == name);
+    if of_field("error") && found.error != 0 {
+        let error = ErrorCode::try_from(found.error);
+        let no_echo = found.has(CompletionFlags::NO_ECHO);
+        let (what, rule, source) = match error {
+            Ok(ErrorCode::BadCheck) => {
+                ("its slot is not what the driver wrote, or another one was read", "R2", "R2")
+            }
+            Ok(ErrorCode::DmaFault) if no_echo => {
+                ("the read of its slot was answered with an error", "R10", "R2")
+            }
+            Ok(ErrorCode::DmaFault) => ("a read or a write of it was answered with an error", "R10", "R15"),
+            _ => ("it was refused", "R10", "R10"),
+        };
+        let error = error.map_or("no code point", |error| error.name());
+        return tell(format!("{what}: {error}"), rule, rule_source(kind, source));
+    }
+    if let Some(broken) = &divergence.broken {
+        return tell(broken.clone(), "R17", rule_source(kind, "R17"));
+    }
+    let engine = ["rtl/engine_hash.sv", "gpu/kernels/worker.cuh", "engine/src/lib.rs"];
+    let engine = if desc.model_id == 0 {
+        engine
+    } else {
+        ["rtl/npu/engine_npu.sv", "gpu/kernels/worker.cuh", "lm/src/lib.rs"]
+    };
+    let result = of_field("result");
+    match &divergence.token {
+        Some(_) if !result => tell(
+            "its result accounts for the token, and memory has another: a write of the token changed it, or went elsewhere".into(),
+            "R6",
+            rule_source(kind, "R15"),
+        ),
+        Some(_) => tell("its engine gave another token".into(), "R6", of_kind(kind, engine)),
+        None if result && desc.opcode == Opcode::Decode as u8 => tell(
+            "the tokens in memory are right, and the result in its completion is another".into(),
+            "R6",
+            rule_source(kind, "R3"),
+        ),
+        None => {
+            let fields: Vec<&str> = divergence.fields.iter().map(|field| field.name).collect();
+            tell(format!("its completion has another {}", fields.join(", ")), "R3", rule_source(kind, "R3"))
+        }
+    }
 }
 
 /// What a time-out knows, and of which shard.
@@ -302,13 +406,27 @@ fn why_of(error: &DeviceError) -> Option<(Option<usize>, &Why)> {
     }
 }
 
+/// For how many advances without progress the driver waited.
+fn patience_of(failure: &ReplayFailure) -> Option<u32> {
+    let ReplayFailure::Device { error, .. } = failure else { return None };
+    match error {
+        DeviceError::Timeout(timeout) => Some(timeout.patience),
+        DeviceError::Shard { error, .. } => match &**error {
+            DeviceError::Timeout(timeout) => Some(timeout.patience),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 fn named(name: &str, shard: Option<usize>) -> String {
     shard.map_or_else(|| name.to_owned(), |shard| format!("{name}, queue pair {shard}"))
 }
 
 /// The root, and each descriptor that waits.
 fn waits(kind: Kind, name: &str, why: &Why) -> String {
-    let mut text = format!("why: {name}: {}\n  see {}\n", why.root, root_source(kind, &why.root));
+    let engine = why.waiting.first().map_or(0, |oldest| oldest.desc.model_id);
+    let mut text = format!("why: {name}: {}\n  see {}\n", why.root, root_source(kind, &why.root, engine));
     let mut shown = 0;
     let mut rest = &why.waiting[..];
     // Descriptors in a row that wait for the same have one line.
@@ -328,25 +446,33 @@ fn waits(kind: Kind, name: &str, why: &Why) -> String {
     text
 }
 
-/// Where the device does what the root names.
-fn root_source(kind: Kind, root: &Root) -> &'static str {
+/// Where the device does what the root names, with the decode engine of the oldest descriptor.
+fn root_source(kind: Kind, root: &Root, engine: u16) -> &'static str {
     let [rtl, gpu, model] = match root {
         Root::Dead(_) => ["rtl/watchdog.sv", "gpu/kernels/front_end/control.cuh", "verify/src/model/bus.rs"],
-        Root::Inactive => {
+        Root::Inactive | Root::Drains => {
             ["rtl/device_ctrl.sv", "gpu/kernels/front_end/control.cuh", "host/src/registers/queue.rs"]
         }
         Root::LostDoorbell { .. } | Root::Unread { .. } => {
             ["rtl/desc_ring.sv", "gpu/kernels/front_end/fetch.cuh", "host/src/registers/queue.rs"]
         }
-        Root::LostRelease { .. } | Root::FullQueue { .. } | Root::Unseen { .. } | Root::Untaken { .. } => [
-            "rtl/completion_ring.sv",
-            "gpu/kernels/front_end/completion_queue.cuh",
-            "verify/src/model/execution.rs",
-        ],
-        Root::Masked | Root::LostMessage { .. } | Root::Unasked { .. } => {
+        Root::Setting { .. } => {
+            ["rtl/mmio_regs.sv", "host/src/registers/mod.rs", "host/src/registers/mod.rs"]
+        }
+        Root::LostRelease { .. }
+        | Root::FullQueue { .. }
+        | Root::Unseen { .. }
+        | Root::Phase { .. }
+        | Root::Untaken { .. } => COMPLETIONS,
+        Root::Masked | Root::LostArm { .. } | Root::LostMessage { .. } | Root::Unasked { .. } => {
             ["rtl/interrupts.sv", "host/src/registers/interrupt.rs", "host/src/registers/interrupt.rs"]
         }
-        Root::WritePort => ["rtl/axi_writer.sv", "gpu/kernels/worker.cuh", "verify/src/model/bus.rs"],
+        Root::WritePort | Root::Held { .. } => {
+            ["rtl/axi_writer.sv", "gpu/kernels/worker.cuh", "verify/src/model/bus.rs"]
+        }
+        Root::Running if engine > 0 => {
+            ["rtl/npu/engine_npu.sv", "gpu/kernels/worker.cuh", "verify/src/model/execution.rs"]
+        }
         Root::Running => {
             ["rtl/rollout_worker_fsm.sv", "gpu/kernels/worker.cuh", "verify/src/model/execution.rs"]
         }
@@ -355,15 +481,20 @@ fn root_source(kind: Kind, root: &Root) -> &'static str {
     of_kind(kind, [rtl, gpu, model])
 }
 
-/// Where the device keeps the rule that held a descriptor.
-fn cause_source(kind: Kind, rule: &str) -> &'static str {
+/// Where the device writes completions.
+const COMPLETIONS: [&str; 3] =
+    ["rtl/completion_ring.sv", "gpu/kernels/front_end/completion_queue.cuh", "verify/src/model/execution.rs"];
+
+/// Where the device keeps a rule.
+fn rule_source(kind: Kind, rule: &str) -> &'static str {
     let sources = match rule {
-        "R4" => [
-            "rtl/completion_ring.sv",
-            "gpu/kernels/front_end/completion_queue.cuh",
-            "verify/src/model/execution.rs",
-        ],
+        "R1" => ["rtl/desc_ring.sv", "gpu/kernels/front_end/fetch.cuh", "host/src/registers/queue.rs"],
+        "R2" => ["rtl/desc_ring.sv", "gpu/kernels/front_end/fetch.cuh", "verify/src/model/bus.rs"],
+        "R3" | "R4" | "R13" => COMPLETIONS,
+        "R10" => ["rtl/desc_check.sv", "gpu/kernels/front_end/admit.cuh", "verify/src/model/execution.rs"],
+        "R15" => ["rtl/axi_writer.sv", "gpu/kernels/worker.cuh", "verify/src/model/bus.rs"],
         "R17" => ["rtl/group_table.sv", "gpu/kernels/front_end/groups.cuh", "verify/src/model/groups.rs"],
+        "R19" => ["rtl/policy_slots.sv", "gpu/kernels/front_end/admit.cuh", "verify/src/model/execution.rs"],
         _ => ["rtl/dispatcher.sv", "gpu/kernels/front_end/admit.cuh", "verify/src/model/turns.rs"],
     };
     of_kind(kind, sources)
@@ -406,6 +537,7 @@ pub fn json_of(failure: &ReplayFailure) -> Option<serde_json::Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use doorbell_contract::Register;
     use std::path::Path;
 
     #[test]
@@ -413,14 +545,18 @@ mod tests {
         let roots = [
             Root::Dead(String::new()),
             Root::Inactive,
+            Root::Drains,
+            Root::Setting { register: Register::CqSize, wrote: 0, has: 0 },
             Root::LostDoorbell { wrote: 0, has: 0 },
             Root::LostRelease { wrote: 0, has: 0 },
             Root::FullQueue { completions: 0 },
             Root::Masked,
+            Root::LostArm { wrote: 0, has: 0 },
             Root::LostMessage { faults: String::new() },
             Root::Unasked { arm: 0 },
             Root::Untaken { from: 0 },
             Root::Unseen { from: 0, to: 0, faults: String::new() },
+            Root::Phase { at: 0 },
             Root::WritePort,
             Root::WaitStates,
             Root::Running,
@@ -430,8 +566,9 @@ mod tests {
         ];
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         for kind in Kind::ALL {
-            let sources = roots.iter().map(|root| root_source(kind, root));
-            for source in sources.chain(["R4", "R5", "R17"].map(|rule| cause_source(kind, rule))) {
+            let sources = roots.iter().flat_map(|root| [0, 1].map(|engine| root_source(kind, root, engine)));
+            let rules = ["R1", "R2", "R3", "R4", "R5", "R10", "R15", "R17", "R19"];
+            for source in sources.chain(rules.map(|rule| rule_source(kind, rule))) {
                 assert!(repository.join(source).is_file(), "{source}");
             }
         }

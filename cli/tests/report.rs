@@ -67,7 +67,7 @@ fn a_language_model_has_all_its_events_and_a_hang_says_why() {
     let run = doorbell(directory.path(), "report --devices rtl --model micro --limit 4 --out micro.html");
     assert_eq!(run.code, 0, "{}", run.stderr);
     let page = fs::read_to_string(directory.path().join("micro.html")).unwrap();
-    assert_eq!(row(&page, "LIFE events that the device dropped"), ["0"]);
+    assert_eq!(row(&page, "completions without a LIFE event"), ["0"]);
     assert_eq!(row(&page, "completions that the device"), row(&page, "completions that the host"));
     let run = doorbell(directory.path(), "report --devices model,rtl --inject hang --out hang.html");
     assert_eq!(run.code, 1);
@@ -75,6 +75,35 @@ fn a_language_model_has_all_its_events_and_a_hang_says_why() {
     assert!(page.contains("why: rtl: the device has not read slots") && page.contains("did not finish"));
     let run = doorbell(directory.path(), "report --devices model --out no/such/folder.html");
     assert_eq!(run.code, 2);
+}
+
+/// The host sees a completion before its write is answered, and the event comes behind that.
+#[test]
+fn the_last_events_come_behind_a_slow_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = doorbell(directory.path(), "report --devices rtl --group 4 --limit 40 --latency 200..200");
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let page = fs::read_to_string(directory.path().join("report.html")).unwrap();
+    assert_eq!(row(&page, "completions without a LIFE event"), ["0"]);
+}
+
+#[test]
+fn a_full_completion_queue_is_the_bottleneck() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = doorbell(directory.path(), "report --devices rtl --cq-depth 2 --limit 40");
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let page = fs::read_to_string(directory.path().join("report.html")).unwrap();
+    assert!(page.contains("Bottleneck: <b>idle: the completion queue was full (R4)</b>"), "{page}");
+}
+
+/// A device that breaks its own assertion gives no figures, and is named first.
+#[test]
+fn a_device_without_figures_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = doorbell(directory.path(), "report --devices model,rtl --inject response:900");
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    let page = fs::read_to_string(directory.path().join("report.html")).unwrap();
+    assert!(page.contains("<b>rtl</b> did not finish, and gave no figures: "), "{page}");
 }
 
 /// Nobody compares events, so a device may tell anything in them.

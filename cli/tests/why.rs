@@ -15,6 +15,10 @@ use common::doorbell;
 #[case::completion("--devices model,model --inject completion:100:status", &["status", "the life of DECODE of rollout 100, part 0"])]
 #[case::version("--devices model,model --sq-depth 16 --publish-every 8 --inject policy:swapped-slot", &["different: model#2", "the life of DECODE of rollout 20, part 1"])]
 #[case::sharded("--devices model:queues=2,model:queues=2 --inject hang:100", &["why: ", "queue pair ", "is published and not read"])]
+// Events of completions that the host has not taken, as one before them is lost.
+#[case::lost_of_four("--devices model,rtl:queues=4 --inject completion-error:3", &["why: rtl (4 queues), queue pair ", "ERROR COMPLETION_WRITE", "(R3)", "see rtl/completion_ring.sv"])]
+#[case::lost_and_full("--devices model,rtl --cq-depth 16 --inject completion-error:9", &["why: rtl: the device has written completions", "ERROR COMPLETION_WRITE", "(R3)", "see rtl/completion_ring.sv"])]
+#[case::phase("--devices model,model --cq-depth 16 --inject completion:40:phase", &["why: model#2: completion 0x28 is in its slot", "phase", "(R4)", "see verify/src/model/execution.rs"])]
 fn a_planted_fault_is_explained(#[case] arguments: &str, #[case] named: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let begun = Instant::now();
@@ -51,8 +55,22 @@ fn the_life_of_a_descriptor_is_told_on_each_device_with_what_held_it() {
 #[test]
 fn a_full_completion_queue_and_what_did_not_wait_are_told_apart() {
     let directory = tempfile::tempdir().unwrap();
-    let run = doorbell(directory.path(), "why 12 --devices rtl --cq-depth 2 --limit 30");
-    assert!(run.stdout.contains("rtl: began"), "{}", run.stdout);
+    for rollout in [12, 20] {
+        let run = doorbell(directory.path(), &format!("why {rollout} --devices rtl --cq-depth 2 --limit 30"));
+        assert!(
+            run.stdout.contains("rtl: began") && run.stdout.contains("(R4, rtl/completion_ring.sv)"),
+            "{}",
+            run.stdout
+        );
+    }
+    // The next begins before the write of the completion is answered.
+    for latency in ["0..0", "20..20"] {
+        let run = doorbell(
+            directory.path(),
+            &format!("why 5:stop --devices rtl --limit 20 --stop-every 3 --latency {latency}"),
+        );
+        assert!(run.stdout.contains("the one before it in its rollout (R5, "), "{}", run.stdout);
+    }
     let run = doorbell(
         directory.path(),
         "why 8:stop --devices rtl --limit 20 --group 4 --checkpoint 16 --stop-every 3",

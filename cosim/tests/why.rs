@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{Control, DescFlags, HwCompletion, HwDesc, MessageControl, Register};
+use doorbell_contract::{
+    Control, DescFlags, FunctionControl, HwCompletion, HwDesc, MessageControl, Register,
+};
 use doorbell_cosim::{RtlConfig, RtlPlatform, Weather};
 use doorbell_host::why::{Cause, Root, Why};
 use doorbell_host::{Awaited, Device, DeviceError, Driver, Platform, QueueConfig, SharedMemory};
@@ -127,6 +129,13 @@ fn asked(device: &mut Driver<Planted>) -> Why {
     all.remove(0).1
 }
 
+fn names(why: &Why, parts: &[&str]) {
+    let root = why.root.to_string();
+    for part in parts {
+        assert!(root.contains(part), "{part} is not in: {root}");
+    }
+}
+
 #[rstest]
 fn r01_a_doorbell_that_got_lost(#[values(model, rtl)] device: Planter) {
     let mut device = open(device, QueueConfig::default());
@@ -175,7 +184,8 @@ fn r03_a_completion_that_went_elsewhere(#[values(model, rtl)] device: Planter) {
     device.enable().unwrap();
     device.submit(&[decode(100)]).unwrap();
     let why = gives_up(&mut device);
-    assert_eq!(why.root, Root::Unseen { from: 0, to: 1, faults: "none".into() });
+    let Root::Setting { register: Register::CqBaseLo, has, .. } = why.root else { panic!("{why}") };
+    assert_eq!(has, tokens);
     // It has completed, wherever its completion is.
     assert_eq!((why.waiting.len(), why.unknown), (0, 0));
 }
@@ -215,6 +225,139 @@ fn r14_completions_that_do_not_ask(#[values(model, rtl)] device: Planter) {
     device.submit(&[decode(0)]).unwrap();
     assert!(!device.wait(Instant::now() + Duration::from_millis(50)).unwrap(), "the message came");
     assert_eq!(asked(&mut device).root, Root::Unasked { arm: 0 });
+}
+
+/// A host that sleeps takes nothing: what keeps it asleep is the root, not the queue that fills meanwhile.
+#[rstest]
+#[case::masked(DescFlags::INTERRUPT, "the message of its interrupt is held", "R14")]
+#[case::unasked(DescFlags::empty(), "none at or above ARM (0x0) asks", "R14")]
+fn r14_a_host_that_nobody_wakes_does_not_fill_the_queue(
+    #[values(model, rtl)] device: Planter,
+    #[case] flags: DescFlags,
+    #[case] text: &str,
+    #[case] rule: &str,
+) {
+    let mut device = open(device, QueueConfig { cq_depth: 4, ..QueueConfig::default() });
+    device.arm().unwrap();
+    device.write(Register::MessageControl, MessageControl::MASK.bits()).unwrap();
+    device.submit(&(0..8).map(|rollout| decode(rollout).with_flags(flags)).collect::<Vec<_>>()).unwrap();
+    assert!(!device.wait(Instant::now() + Duration::from_millis(50)).unwrap(), "the message came");
+    names(&asked(&mut device), &[text, rule]);
+}
+
+#[rstest]
+fn r14_an_arming_that_got_lost(#[values(model, rtl)] device: Planter, #[values(false, true)] is_wrong: bool) {
+    let mut device = open(device, QueueConfig::default());
+    device.submit(&[decode(0)]).unwrap();
+    while device.poll(&mut [HwCompletion::default()]).unwrap() == 0 {}
+    match is_wrong {
+        true => device.platform_mut().turns = Some((Register::Arm, 2)),
+        false => device.platform_mut().loses.push(Register::Arm),
+    }
+    device.arm().unwrap();
+    device.submit(&[decode(1).with_flags(DescFlags::INTERRUPT)]).unwrap();
+    assert!(!device.wait(Instant::now() + Duration::from_millis(50)).unwrap(), "the message came");
+    let has = if is_wrong { "ARM is 0x2" } else { "ARM is 0x0" };
+    names(&asked(&mut device), &[has, "the driver wrote 0x1", "R14"]);
+}
+
+/// Its first arming is at 0, as ARM after a reset is.
+#[rstest]
+fn r14_a_first_arming_that_got_lost(#[values(model, rtl)] device: Planter) {
+    let mut device = open(device, QueueConfig::default());
+    device.platform_mut().loses.push(Register::Arm);
+    device.arm().unwrap();
+    device.submit(&[decode(0).with_flags(DescFlags::INTERRUPT)]).unwrap();
+    assert!(!device.wait(Instant::now() + Duration::from_millis(50)).unwrap(), "the message came");
+    names(&asked(&mut device), &["a write of ARM", "R14"]);
+}
+
+/// What the driver set, and the device has otherwise, is the root of all that follows.
+#[rstest]
+#[case::start(Register::CqStart, 16, "CQ_START is 0x10", "the driver wrote 0x0 (R13)")]
+#[case::size(Register::CqSize, 8, "CQ_SIZE is 0x8", "the driver wrote 0x10 (R4)")]
+fn r13_a_setting_that_the_device_has_otherwise(
+    #[values(model, rtl)] device: Planter,
+    #[case] register: Register,
+    #[case] value: u32,
+    #[case] has: &str,
+    #[case] wrote: &str,
+) {
+    let mut device = open(device, QueueConfig { cq_depth: 16, ..QueueConfig::default() });
+    device.disable().unwrap();
+    device.platform_mut().turns = Some((register, value));
+    device.enable().unwrap();
+    device.submit(&(0..12).map(decode).collect::<Vec<_>>()).unwrap();
+    names(&gives_up(&mut device), &[has, wrote]);
+}
+
+/// The write that is refused is a symptom.
+#[rstest]
+#[case::reset("is disabled", "R12")]
+#[case::drains("drains", "R12")]
+fn r12_a_write_that_is_refused_names_who_is_gone(
+    #[values(model, rtl)] device: Planter,
+    #[case] text: &str,
+    #[case] rule: &str,
+    #[values(false, true)] has_completed: bool,
+) {
+    let mut device = open(device, QueueConfig { wait_states: 50, ..QueueConfig::default() });
+    device.submit(&[decode(0)]).unwrap();
+    if has_completed {
+        asked(&mut device);
+    }
+    let platform = device.platform_mut();
+    if text == "drains" {
+        let drain = Control::ENABLE | Control::DRAIN;
+        platform.write_register(Register::Control, drain.bits()).unwrap();
+    } else {
+        platform.write_register(Register::FnControl, FunctionControl::RESET.bits()).unwrap();
+    }
+    let error = match (has_completed, text) {
+        // A drain ends, with all that was published.
+        (true, "drains") => return,
+        (true, _) => device.poll(&mut [HwCompletion::default()]).unwrap_err(),
+        (false, _) => device.submit(&[decode(1)]).unwrap_err(),
+    };
+    let error = error.to_string();
+    assert!(error.contains(text) && error.contains(rule) && !error.contains("out of range"), "{error}");
+}
+
+/// The device reads a slot that nobody wrote, and its completion cannot be.
+#[rstest]
+fn r01_a_doorbell_that_went_too_far(#[values(rtl)] device: Planter) {
+    let mut device = open(device, QueueConfig::default());
+    device.platform_mut().turns = Some((Register::Doorbell, 4));
+    device.submit(&(0..3).map(decode).collect::<Vec<_>>()).unwrap();
+    let mut out = [HwCompletion::default(); 16];
+    let error = loop {
+        if let Err(error) = device.poll(&mut out) {
+            break error.to_string();
+        }
+    };
+    let names = |text| assert!(error.contains(text), "{error}");
+    ["broke R1:", "DOORBELL is 0x4", "the driver wrote 0x3"].into_iter().for_each(names);
+}
+
+/// The oldest waits for no other descriptor (R5, R7), whatever stands behind it.
+#[rstest]
+#[case::two(2, None)]
+#[case::fence(4, Some(2))]
+#[case::many(12, None)]
+fn r15_a_short_write_that_is_not_answered(
+    #[values(rtl)] device: Planter,
+    #[case] count: u32,
+    #[case] fence: Option<u32>,
+) {
+    let mut device = open(device, QueueConfig { cq_depth: 4, ..QueueConfig::default() });
+    device.platform_mut().withhold(false, true);
+    let flags = |rollout| if fence == Some(rollout) { DescFlags::FENCE } else { DescFlags::empty() };
+    let batch: Vec<HwDesc> = (0..count).map(|rollout| decode(rollout).with_flags(flags(rollout))).collect();
+    device.submit(&batch).unwrap();
+    let why = gives_up(&mut device);
+    names(&why, &["has not answered", "(R15)"]);
+    let text = why.root.to_string();
+    assert!(!text.contains("R7") && !text.contains("R5"), "{text}");
 }
 
 #[rstest]

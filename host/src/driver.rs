@@ -67,6 +67,30 @@ pub(crate) struct Parts {
     pub interrupts: bool,
 }
 
+impl Parts {
+    /// What this driver wrote to the registers that say where the rings are and when they announce something. SQ_KEY is not among them: a
+    /// slot that was sealed with another one completes, with an error (R2).
+    pub fn settings(&self) -> Vec<(Register, u32)> {
+        use Register as R;
+        let rings = [
+            R::SqBaseLo,
+            R::SqBaseHi,
+            R::SqSize,
+            R::SqStart,
+            R::CqBaseLo,
+            R::CqBaseHi,
+            R::CqSize,
+            R::CqStart,
+        ];
+        let all = self.config.registers(&self.layout, self.memory.bus_address(), 0);
+        let mut settings: Vec<_> = all.into_iter().filter(|(register, _)| rings.contains(register)).collect();
+        if self.features.capability.contains(Capability::INTERRUPT) {
+            settings.extend(self.config.coalescing_registers());
+        }
+        settings
+    }
+}
+
 /// Whether the queue pair can be used.
 pub(crate) enum Condition {
     Ready,
@@ -163,6 +187,22 @@ pub(crate) fn protocol(device: &str, broken: &Broken) -> DeviceError {
     DeviceError::Protocol { device: device.to_owned(), rule: broken.rule, what: broken.what.clone() }
 }
 
+/// The rule that the device broke first, where what it broke follows from a register that is not as the driver wrote it.
+#[cold]
+pub(crate) fn explained(
+    platform: &mut impl Platform,
+    parts: &Parts,
+    known: &Known,
+    broken: Broken,
+) -> Broken {
+    // What cannot be read explains nothing.
+    let altered = Seen::of(platform, parts).ok().and_then(|seen| seen.altered(known));
+    match altered {
+        Some((root, rule)) => Broken { rule, what: format!("{root}; {}", broken.what) },
+        None => broken,
+    }
+}
+
 /// What a wait for anything other than STATE waits for.
 pub(crate) const COMPLETION: &str = "a completion";
 
@@ -171,7 +211,7 @@ pub(crate) const COMPLETION: &str = "a completion";
 pub(crate) fn timeout(
     platform: &mut impl Platform,
     waited_for: &'static str,
-    patience: u32,
+    parts: &Parts,
     known: &Known,
     outstanding: impl FnOnce() -> Outstanding,
 ) -> Result<DeviceError, DeviceError> {
@@ -189,14 +229,14 @@ pub(crate) fn timeout(
     .map(|&(_, name)| name)
     .collect();
     let why = if waited_for == COMPLETION {
-        Some(Why::of(&Seen::of(platform)?, known, outstanding()))
+        Some(Why::of(&Seen::of(platform, parts)?, known, outstanding()))
     } else {
         None
     };
     Ok(DeviceError::Timeout(Box::new(Timeout {
         device: platform.name().to_owned(),
         waited_for,
-        patience,
+        patience: parts.config.patience,
         in_flight: known.in_flight as usize,
         sq_tail: known.sq_tail,
         sq_head: known.sq_head,
@@ -573,9 +613,30 @@ impl<P: Platform> Driver<P> {
 
     #[inline]
     fn publish(&mut self) -> Result<(), DeviceError> {
-        self.write(Register::Doorbell, self.sq.tail())?;
+        self.tell(Register::Doorbell, self.sq.tail())?;
         self.submitted = self.written();
         Ok(())
+    }
+
+    /// Writes an index that an active queue pair does not refuse.
+    #[inline]
+    fn tell(&mut self, register: Register, index: u32) -> Result<(), DeviceError> {
+        match self.write(register, index) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.refused(error)),
+        }
+    }
+
+    /// The error of a write that failed, with the root where registers show it.
+    #[cold]
+    fn refused(&mut self, error: DeviceError) -> DeviceError {
+        let DeviceError::WriteRefused { device, register, value } = error else { return error };
+        let known = self.known().ok();
+        let seen = known.and_then(|known| Some((Seen::of(&mut self.platform, &self.parts).ok()?, known)));
+        match seen.and_then(|(seen, known)| seen.refuses(&known)) {
+            Some(root) => DeviceError::Refused { device, register, value, root: Box::new(root) },
+            None => DeviceError::WriteRefused { device, register, value },
+        }
     }
 
     /// Descriptors written to the queue so far, which is at most one ring's depth ahead of those known.
@@ -599,7 +660,7 @@ impl<P: Platform> Driver<P> {
             return self.lose(count, broken);
         }
         self.sq.consumed(self.ledger.sq_head());
-        self.write(Register::CqHead, self.cq.head())?;
+        self.tell(Register::CqHead, self.cq.head())?;
         self.patience.reset();
         if !self.answers.is_empty() {
             self.note_answers(out, taken);
@@ -623,12 +684,13 @@ impl<P: Platform> Driver<P> {
     /// Makes room, so that the completions whose events are unread keep their `user_data`.
     #[cold]
     fn make_room_for_answers(&mut self, first: u32) {
-        let unread = self.cq.head().wrapping_sub(self.told) as usize;
-        if unread <= self.answers.len() {
+        // Negative where events came of completions that the host has not taken, as one before them was lost.
+        let unread = i64::from(self.cq.head().wrapping_sub(self.told) as i32);
+        if unread <= self.answers.len() as i64 {
             return;
         }
         let old = std::mem::take(&mut self.answers);
-        self.answers = vec![0; unread.next_power_of_two()];
+        self.answers = vec![0; (unread as usize).next_power_of_two()];
         for index in (0..old.len() as u32).map(|behind| first.wrapping_sub(behind + 1)) {
             let place = index as usize & (self.answers.len() - 1);
             self.answers[place] = old[index as usize & (old.len() - 1)];
@@ -646,6 +708,8 @@ impl<P: Platform> Driver<P> {
     /// Marks the queue pair as lost. Completions that came before are returned first, if there are any.
     #[cold]
     fn lose(&mut self, count: usize, broken: Broken) -> Result<usize, DeviceError> {
+        let known = self.known()?;
+        let broken = explained(&mut self.platform, &self.parts, &known, broken);
         let error = protocol(self.platform.name(), &broken);
         self.condition = Condition::Lost(Box::new(broken));
         if count > 0 { Ok(count) } else { Err(error) }
@@ -716,7 +780,7 @@ impl<P: Platform> Driver<P> {
             return Ok(());
         }
         let what = format!(
-            "its queue pair is disabled with {} descriptors in flight, and this driver did not do that: the function was reset; open it again",
+            "its queue pair is disabled with {} descriptors in flight, and this driver did not do that (R12): the function was reset; open it again",
             self.in_flight()
         );
         Err(DeviceError::Failed { device: self.platform.name().to_owned(), what })
@@ -749,7 +813,7 @@ impl<P: Platform> Driver<P> {
     fn timeout(&mut self, waited_for: &'static str) -> Result<DeviceError, DeviceError> {
         let known = self.known()?;
         let outstanding = Self::outstanding(&self.sq, &self.cq, &self.ledger, &known);
-        timeout(&mut self.platform, waited_for, self.parts.config.patience, &known, outstanding)
+        timeout(&mut self.platform, waited_for, &self.parts, &known, outstanding)
     }
 
     fn known(&self) -> Result<Known, DeviceError> {
@@ -760,6 +824,7 @@ impl<P: Platform> Driver<P> {
             cq_head: self.cq.head(),
             is_fresh: self.cq.is_fresh()?,
             armed: self.armed,
+            stale: self.cq.stale(),
         })
     }
 
@@ -822,7 +887,7 @@ impl<P: Platform> Device for Driver<P> {
         self.take_message()?;
         let from = self.cq.head();
         if self.parts.features.capability.contains(Capability::INTERRUPT) {
-            self.write(Register::Arm, from)?;
+            self.tell(Register::Arm, from)?;
         }
         self.armed = Some(from);
         Ok(true)
@@ -863,7 +928,7 @@ impl<P: Platform> Device for Driver<P> {
             return Ok(vec![]);
         }
         // A completion that comes meanwhile is there when the registers have been read.
-        let seen = Seen::of(&mut self.platform)?;
+        let seen = Seen::of(&mut self.platform, &self.parts)?;
         let known = self.known()?;
         let outstanding = Self::outstanding(&self.sq, &self.cq, &self.ledger, &known)();
         Ok(vec![(0, Why::of(&seen, &known, outstanding))])
@@ -939,7 +1004,13 @@ impl<P: Platform> Device for Driver<P> {
     fn events(&mut self, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
         let Some(events) = &mut self.events else {
             let queue = self.platform.queue();
-            let taken = self.platform.tapped(queue, out)?;
+            let mut taken = self.platform.tapped(queue, out)?;
+            // The host may see a completion before its write is answered, and its event comes behind that.
+            let is_due = self.cq.head().wrapping_sub(self.told) as i32 > 0;
+            if taken == 0 && self.keeps_lives && is_due && self.submitted == self.ledger.completed() {
+                self.platform.advance(1)?;
+                taken = self.platform.tapped(queue, out)?;
+            }
             self.told = out[..taken].last().map_or(self.told, |event| event.index.wrapping_add(1));
             return Ok(taken);
         };

@@ -3,7 +3,7 @@
 use doorbell_contract::Register;
 
 use crate::placement::Placement;
-use crate::why::Why;
+use crate::why::{Root, Why};
 
 /// Any failure of a driver, a platform or a device as a whole.
 ///
@@ -73,7 +73,8 @@ pub enum DeviceError {
     /// The device answered a register write with SLVERR; it changed nothing.
     #[error(
         "{device}: write of {value:#010x} to {register} ({:#07x}) was refused (SLVERR): it is read-only, or \
-         read-only while the device is active, or the value is out of range; see docs/contract.md, Registers",
+         read-only while the device is active, or the value is out of range, or the queue pair is inactive or drains (R12); see \
+         docs/contract.md, Registers",
         *register as u32
     )]
     WriteRefused {
@@ -83,6 +84,21 @@ pub enum DeviceError {
         register: Register,
         /// The refused value.
         value: u32,
+    },
+
+    /// The same, of an index of a queue pair that is not as this driver left it.
+    #[error(
+        "{device}: write of {value:#010x} to {register} was refused (SLVERR): {root}; disable and enable the device, or open it again"
+    )]
+    Refused {
+        /// Name of the device.
+        device: String,
+        /// The register.
+        register: Register,
+        /// The refused value.
+        value: u32,
+        /// Why.
+        root: Box<Root>,
     },
 
     /// The device answered a register read with SLVERR.

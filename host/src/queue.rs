@@ -333,6 +333,18 @@ impl FilledRing<HwCompletion> {
 }
 
 impl FilledRing<HwCompletion> {
+    /// What the slot of the next one holds that is not fresh, and whether one half of it is.
+    pub(crate) fn stale(&self) -> Option<(HwCompletion, bool)> {
+        let slots = self.slots().ok()?;
+        let mut words = [0u64; COMPLETION_WORDS];
+        slots.load(self.head, &mut words);
+        let phase = if self.depth.phase(self.head) { HwCompletion::PHASE } else { 0 };
+        let is_fresh = |word: usize| (words[word] ^ phase) & HwCompletion::PHASE == 0;
+        let halves = [is_fresh(1), is_fresh(3)];
+        (halves != [true; 2])
+            .then(|| (cast::<_, HwCompletion>(words).with_phase(false), halves[0] != halves[1]))
+    }
+
     /// Completions that memory shows: of the `taken` that were popped the last ones, then those that are there to be popped.
     pub(crate) fn shown(&self, taken: u64) -> (Vec<HwCompletion>, Vec<HwCompletion>) {
         let Ok(slots) = self.slots() else { return (vec![], vec![]) };

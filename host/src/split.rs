@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::device::TokenRegion;
-use crate::driver::{COMPLETION, Condition, Driver, Parts, Patience, protocol, timeout};
+use crate::driver::{COMPLETION, Condition, Driver, Parts, Patience, explained, protocol, timeout};
 use crate::error::DeviceError;
 use crate::ledger::{Broken, Ledger};
 use crate::platform::{Awaited, Platform};
@@ -217,6 +217,8 @@ impl<P: Platform> Completer<P> {
         let submitted = self.shared.submitted.load(Ordering::Acquire);
         if let Err((count, broken)) = self.ledger.take(&out[..taken], submitted, self.ledger.index(submitted))
         {
+            let known = self.known()?;
+            let broken = explained(&mut *self.shared.platform(), &self.parts, &known, broken);
             let error = protocol(&self.shared.name, &broken);
             // Only this half says so, and only once.
             let _ = self.shared.lost.set(broken);
@@ -295,21 +297,26 @@ impl<P: Platform> Completer<P> {
         Ok(true)
     }
 
-    #[cold]
-    fn timeout(&self, platform: &mut P) -> Result<DeviceError, DeviceError> {
+    fn known(&self) -> Result<Known, DeviceError> {
         let submitted = self.shared.submitted.load(Ordering::Acquire);
-        let known = Known {
+        Ok(Known {
             in_flight: submitted - self.ledger.completed(),
             sq_tail: self.ledger.index(submitted),
             sq_head: self.ledger.sq_head(),
             cq_head: self.cq.head(),
             is_fresh: self.cq.is_fresh()?,
             armed: None,
-        };
+            stale: self.cq.stale(),
+        })
+    }
+
+    #[cold]
+    fn timeout(&self, platform: &mut P) -> Result<DeviceError, DeviceError> {
+        let known = self.known()?;
         let ends = (known.sq_head, known.sq_tail);
         let find =
             || Outstanding::find(&self.written, &self.cq, self.ledger.completed(), ends, known.in_flight);
-        timeout(platform, COMPLETION, self.parts.config.patience, &known, find)
+        timeout(platform, COMPLETION, &self.parts, &known, find)
     }
 
     /// Descriptors submitted and not yet returned by [`collect`](Self::collect).

@@ -27,6 +27,8 @@ pub struct Part<'a> {
     pub workers: &'a [WorkerCounters],
     /// Whether it agrees with the first device, and why not.
     pub verdict: &'a str,
+    /// Why it did not come to the end of the run, if it did not.
+    pub stopped: Option<String>,
 }
 
 impl Part<'_> {
@@ -66,8 +68,9 @@ impl Part<'_> {
     }
 }
 
-/// The page of a run of these devices. `heading` says what ran; `why` explains what went wrong, if anything did.
-pub fn page(heading: &str, parts: &[Part<'_>], why: &str) -> String {
+/// The page of a run of these devices. `silent` are those that gave no figures, each with why it did not come to the end. `heading` says what
+/// ran; `why` explains what went wrong, if anything did.
+pub fn page(heading: &str, parts: &[Part<'_>], silent: &[(&str, String)], why: &str) -> String {
     let stalls: Vec<Stalls> = parts.iter().map(Part::stalls).collect();
     html! {
         (DOCTYPE)
@@ -84,6 +87,9 @@ pub fn page(heading: &str, parts: &[Part<'_>], why: &str) -> String {
                     @for (part, stalls) in parts.iter().zip(&stalls) {
                         p.first { (bottleneck(part, stalls)) }
                     }
+                    @for (name, why) in silent {
+                        p.first { b { (name) } " did not finish, and gave no figures: " (why) }
+                    }
                     pre.plan { (heading) }
                     @if !why.is_empty() {
                         h2 { "Why" }
@@ -98,15 +104,16 @@ pub fn page(heading: &str, parts: &[Part<'_>], why: &str) -> String {
                     @for part in parts {
                         h2 { (part.name) ": workers over time" }
                         @if part.dropped() > 0 {
-                            p { "The device dropped " (thousands(part.dropped())) " of " (thousands(part.completions()))
-                                " LIFE events, as its write port was busy (R23). The charts and the table above show the others." }
+                            p { "Completions without a LIFE event (R23): " (thousands(part.dropped())) " of " (thousands(part.completions()))
+                                ". The device dropped the event, or it does not name the descriptor. The charts and the table above show the \
+                                 others." }
                         }
                         @if let Some(event) = part.contradictory().find_map(|life| life.event) {
                             p { "LIFE events in which a worker began after the end, or the completion was visible before it (R23): "
                                 (thousands(part.contradictory().count() as u64)) ". The first is of completion " (event.index)
                                 " of queue pair " (event.queue_id) ". The charts and the tables above leave them out." }
                         }
-                        p { "Darker is busier. Across: " (part.unit) " since the first slot was read. Down: workers." }
+                        p { "Stronger blue is busier. Across: " (part.unit) " since the first slot was read. Down: workers." }
                         figure { (PreEscaped(charts::workers(part.lives.all(), part.worker_count()))) }
                         h2 { (part.name) ": descriptors in the device" }
                         p { "Across: " (part.unit) " since the first slot was read. Up: descriptors." }
@@ -128,6 +135,7 @@ fn bottleneck(part: &Part<'_>, stalls: &Stalls) -> Markup {
     let (ran, cause) = (stalls.percent(Cause::Ran), stalls.bottleneck());
     let share = stalls.percent(cause);
     html! {
+        @if let Some(why) = &part.stopped { b { (part.name) } " did not finish: " (why) br; }
         b { (part.name) } ": its workers ran descriptors " (format!("{ran:.1} %")) " of the time. "
         @if share < 0.05 { "They were the bottleneck." }
         @else { "Bottleneck: " b { (cause.name()) } ", " b { (format!("{share:.1} %")) } "." }
@@ -146,8 +154,8 @@ fn devices(parts: &[Part<'_>]) -> Markup {
             tr { td { "tokens that the device counts" } @for part in parts { td { (count(part, Counter::Tokens)) } } }
             tr { td { "tokens by completions" } @for part in parts { td { (thousands(part.tokens())) } } }
             tr { td { "workers" } @for part in parts { td { (part.worker_count()) } } }
-            tr { td { "LIFE events that the device dropped (R23)" } @for part in parts { td { (thousands(part.dropped())) } } }
-            tr { td { "seconds that the run took" } @for part in parts { td { (format!("{:.4}", part.wall.as_secs_f64())) } } }
+            tr { td { "completions without a LIFE event (R23)" } @for part in parts { td { (thousands(part.dropped())) } } }
+            tr { td { "seconds that the run took" } @for part in parts { td { (seconds(part.wall.as_secs_f64())) } } }
             tr { td { "CYCLES that the device counts" } @for part in parts { td { (count(part, Counter::Cycles)) } } }
         } }
     }
@@ -167,7 +175,7 @@ fn causes(parts: &[Part<'_>], stalls: &[Stalls]) -> Markup {
         }
         @for (part, stalls) in parts.iter().zip(stalls) {
             @if stalls.source == Source::Counters {
-                p { (part.name) ": the busy shares are counted exactly. The idle time is divided in proportion to the device's counters of stalls, as LIFE events were dropped or contradict themselves." }
+                p { (part.name) ": the busy shares are counted exactly. The idle time is divided in proportion to the device's counters of stalls, as LIFE events are missing or contradict themselves." }
             }
         }
         div.wide { table {
@@ -175,7 +183,7 @@ fn causes(parts: &[Part<'_>], stalls: &[Stalls]) -> Markup {
             @for (place, cause) in Cause::ALL.into_iter().enumerate() {
                 tr {
                     td { span class=(format!("key c{place}")) {} (cause.name()) }
-                    @for stalls in stalls { td { (format!("{:.2} %", stalls.percent(cause))) } }
+                    @for stalls in stalls { td { (hundredths(stalls.hundredths()[place])) } }
                 }
             }
             tr {
@@ -183,10 +191,21 @@ fn causes(parts: &[Part<'_>], stalls: &[Stalls]) -> Markup {
             }
             tr.sum {
                 td { "all" }
-                @for stalls in stalls { td { (format!("{:.2} %", Cause::ALL.into_iter().map(|cause| stalls.percent(cause)).sum::<f64>())) } }
+                @for stalls in stalls { td { (hundredths(stalls.hundredths().iter().sum())) } }
             }
         } }
     }
+}
+
+/// Hundredths of a percent.
+fn hundredths(share: u64) -> String {
+    format!("{}.{:02} %", share / 100, share % 100)
+}
+
+/// Seconds with three significant digits.
+fn seconds(seconds: f64) -> String {
+    let zeros = if seconds > 0.0 { (-seconds.log10()).ceil().clamp(0.0, 9.0) as usize } else { 0 };
+    format!("{seconds:.*}", 2 + zeros)
 }
 
 /// A part of a descriptor's life: from one tick to another.
@@ -250,7 +269,7 @@ h2 { font-size: 17px; margin: 34px 0 8px; }
 p { margin: 4px 0 10px; }
 p.first { font-size: 18px; }
 p.caption, td:first-child { color: var(--soft); }
-pre { background: var(--panel); padding: 10px 12px; border-radius: 6px; font-size: 12.5px; overflow-x: auto; }
+pre { background: var(--panel); padding: 10px 12px; border-radius: 6px; font-size: 12.5px; white-space: pre-wrap; overflow-wrap: anywhere; }
 figure { margin: 0; }
 svg.chart { width: 100%; height: auto; display: block; }
 .wide { overflow-x: auto; margin-bottom: 14px; }

@@ -12,6 +12,11 @@ use crate::replay::ReplayPlan;
 
 /// Events that are read at a time.
 const BATCH: usize = 256;
+/// A hold that ended so many times the device's own steps before a worker began is not what held the descriptor last; so many ticks at least.
+const SLACK: u64 = 8;
+const SLACK_MIN: u64 = 32;
+/// Descriptors that wait for their turn behind one another, and are looked through.
+const TURNS: usize = 64;
 /// Looks for the events of what has completed, before they count as lost.
 const LAST_LOOKS: usize = 1000;
 
@@ -310,27 +315,36 @@ impl Lives {
         Some(life.read()? - self.first?)
     }
 
-    /// What `life` waited for before a worker began with it: of all that held it, what ended last. `None` if it began as soon as any
-    /// descriptor of the replay did after the read of its slot. Of a device with one clock.
+    /// What `life` waited for before a worker began with it: of all that held it, what ended last. What waited for its turn waited for what held
+    /// the one before it. `None` if it began as soon as any descriptor of the replay did after the read of its slot, or nearly so and nothing
+    /// held it. Of a device with one clock.
     ///
     /// # Panics
     /// `life` is of another replay.
     pub fn waited(&self, life: &Life) -> Option<Waited<'_>> {
-        let (read, began) = (life.read()?, life.began()?);
         // The device's own steps.
         let steps = self.lives.iter().filter_map(|life| Some(life.began()? - life.read()?)).min()?;
+        Some(self.held(self.place(life), steps, TURNS)?.1)
+    }
+
+    /// The same, with the tick at which it ended.
+    fn held(&self, place: usize, steps: u64, turns: usize) -> Option<(u64, Waited<'_>)> {
+        let life = &self.lives[place];
+        let (event, read, began) = (life.event?, life.read()?, life.began()?);
         let ready = read.saturating_add(steps);
         if began <= ready {
             return None;
         }
-        let event = life.event?;
-        let place = self.place(life);
+        let slack = (SLACK * steps).max(SLACK_MIN);
         let same_queue = |other: &&Life| other.event.is_some_and(|other| other.queue_id == event.queue_id);
-        let holds = |at: Option<u64>| at.is_some_and(|at| ready < at && at <= began);
+        let holds = |at: Option<u64>| at.is_some_and(|at| ready < at && at <= began && began - at <= slack);
+        // A device may let the next one begin before the completion's write is answered, which is when it counts as visible.
+        let let_go =
+            |other: &Life| Some(other.visible()?.min(began)).filter(|_| other.ended() <= Some(began));
         // Of the descriptors that were submitted earlier to its queue pair, the last to complete of those that hold it.
         let last = |rule: &dyn Fn(&Life) -> bool| {
             let earlier = self.lives[..place].iter().filter(same_queue);
-            earlier.filter(|other| holds(other.visible()) && rule(other)).max_by_key(|other| other.visible())
+            earlier.filter(|other| holds(let_go(other)) && rule(other)).max_by_key(|other| other.ended())
         };
         let desc = &life.desc;
         let opens = |earlier: &Life| {
@@ -346,19 +360,29 @@ impl Lives {
             last(&|_| life.has(DescFlags::FENCE)).map(Waited::Earlier),
             last(&|earlier| member && opens(earlier)).map(Waited::Prefill),
         ];
-        let end = |waited: &Waited<'_>| waited.other().and_then(Life::visible);
-        if let Some(waited) = by_rule.into_iter().flatten().max_by_key(end) {
-            return Some(waited);
-        }
-        let had = self
-            .lives
-            .iter()
-            .filter(|other| other.event.is_some_and(|other| other.worker_id == event.worker_id));
-        let had = had.filter(|other| other.began() < Some(began) && holds(other.ended()));
-        let before = self.lives[..place].iter().filter(same_queue).filter(|other| holds(other.began()));
-        let worker = had.max_by_key(|other| other.ended()).map(Waited::Worker);
-        let turn = before.max_by_key(|other| other.began()).map(Waited::Turn);
-        Some(worker.or(turn).unwrap_or(Waited::Unknown))
+        let by_rule =
+            by_rule.into_iter().flatten().filter_map(|waited| Some((let_go(waited.other()?)?, waited)));
+        let had = self.lives.iter().filter(|other| {
+            other.event.is_some_and(|other| other.worker_id == event.worker_id)
+                && other.began() < Some(began)
+                && holds(other.ended())
+        });
+        let worker = had
+            .max_by_key(|other| other.ended())
+            .and_then(|other| Some((other.ended()?, Waited::Worker(other))));
+        let before = (0..place).filter(|&other| {
+            let other = &self.lives[other];
+            same_queue(&other) && holds(other.began())
+        });
+        let before = before.max_by_key(|&other| self.lives[other].began());
+        let turn = before.and_then(|before| {
+            let deeper = turns.checked_sub(1).and_then(|turns| self.held(before, steps, turns));
+            let other = &self.lives[before];
+            deeper.filter(|&(end, _)| end > ready).or(Some((other.began()?, Waited::Turn(other))))
+        });
+        // Of those that ended at the same time the last in this order.
+        let held = turn.into_iter().chain(worker).chain(by_rule).max_by_key(|&(end, _)| end);
+        held.or((began - read > slack).then_some((began, Waited::Unknown)))
     }
 }
 
@@ -446,10 +470,13 @@ mod tests {
             life(6, of(5), 200, [4, 10, 12], 0),
             // Nothing that shows.
             life(7, of(6), 300, [40, 41, 42], 3),
-            // R16: rollout 6 began at 340.
+            // Its turn came at 340: what held rollout 6 held it.
             life(8, of(7), 301, [40, 41, 42], 2),
             // Rollout 7 was complete before the steps were.
             life(9, of(7), 340, [5, 9, 10], 2),
+            // R16: rollout 8 began a tick later than it could.
+            life(10, of(8), 400, [5, 9, 10], 4),
+            life(11, of(9), 400, [6, 9, 10], 5),
         ]);
         let waited = |name| lives.waited(lives.of(name).unwrap());
         let named = |life: &Life| life.desc.user_data;
@@ -458,8 +485,41 @@ mod tests {
         assert!(matches!(waited(3), Some(Waited::Order(life)) if named(life) == 0));
         assert!(matches!(waited(4), Some(Waited::Earlier(life)) if named(life) == 3));
         assert!(matches!(waited(7), Some(Waited::Unknown)));
-        assert!(matches!(waited(8), Some(Waited::Turn(life)) if named(life) == 7));
-        assert!(matches!(waited(9), Some(Waited::Unknown)));
+        assert!(matches!(waited(8), Some(Waited::Unknown)));
+        assert!(waited(9).is_none());
+        assert!(matches!(waited(11), Some(Waited::Turn(life)) if named(life) == 10));
         assert!(matches!(waited(5), Some(Waited::Fence(life)) if named(life) == 4));
+    }
+
+    /// A worker that was free for long, and a turn that came long ago, held nothing last: as a full completion queue does it (R4).
+    #[test]
+    fn what_held_a_descriptor_long_ago_is_not_named() {
+        let of = |rollout| HwDesc::decode(rollout, 4, 4);
+        let lives = lives(vec![
+            life(0, of(1), 10, [6, 26, 40], 0),
+            life(1, of(2), 11, [4000, 4020, 4030], 1),
+            life(2, of(3), 12, [8000, 8020, 8030], 0),
+            life(3, of(4), 12, [8001, 8020, 8030], 1),
+        ]);
+        for name in [2, 3] {
+            assert!(matches!(lives.waited(lives.of(name).unwrap()), Some(Waited::Unknown)), "{name}");
+        }
+    }
+
+    /// The RTL lets the next descriptor begin before the write of the completion is answered, which is when it counts as visible.
+    #[test]
+    fn a_device_that_lets_go_before_the_response_is_believed() {
+        let of = |rollout| HwDesc::decode(rollout, 4, 4);
+        let group = HwDesc { rollout_id: 9, ..HwDesc::open_group(7, 4, 2) };
+        let member = HwDesc::decode(3, 4, 4).with_flags(DescFlags::COW_PREFIX).with_member(7, 0);
+        let lives = lives(vec![
+            life(0, of(1), 10, [6, 26, 426], 0),
+            life(1, of(1), 11, [35, 50, 450], 0),
+            life(2, group, 500, [6, 210, 418], 1),
+            life(3, member, 502, [215, 230, 430], 2),
+        ]);
+        let waited = |name| lives.waited(lives.of(name).unwrap());
+        assert!(matches!(waited(1), Some(Waited::Order(life)) if life.desc.user_data == 0));
+        assert!(matches!(waited(3), Some(Waited::Prefill(life)) if life.desc.user_data == 2));
     }
 }

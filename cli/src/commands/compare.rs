@@ -250,16 +250,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let waveform = record_wave(plan, kinds, settings, &outcomes, path, cut);
     let waveform_is_missing = waveform.is_none();
     let unrecorded = asked && waveform.as_ref().is_none_or(|waveform| waveform.recorded.is_err());
-    let report = Report {
-        trace,
-        format: *format,
-        plan,
-        outcomes: &outcomes,
-        skipped,
-        fault,
-        why: why::of_outcomes(plan, kinds, settings, &outcomes, &|_| true),
-        waveform,
-    };
+    let mut why = String::new();
+    why::of_outcomes(plan, kinds, settings, &outcomes, &|_| true, &mut |text: &str| {
+        why += text;
+        Ok::<_, Failure>(())
+    })?;
+    let report = Report { trace, format: *format, plan, outcomes: &outcomes, skipped, fault, why, waveform };
     let mut failures = output::report(&report.text(), json.map(|json| (json, report.json())));
     if unrecorded {
         let why = match waveform_is_missing {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use doorbell_devices::Kind;
 use doorbell_report::{Part, page};
 use doorbell_verify::compare::Outcome;
+use doorbell_verify::replay::ReplayFailure;
 
 use super::compare::{self, Compared, Lives, Prepared};
 use crate::failure::{DIFFERENT, Failure};
@@ -31,22 +32,40 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let Prepared { opened, plan, .. } = &prepared;
     let reference = &outcomes[0].name;
     let verdicts: Vec<String> = outcomes.iter().map(|outcome| verdict(reference, outcome)).collect();
-    let mut parts = vec![];
+    let (mut parts, mut silent) = (vec![], vec![]);
     for ((outcome, verdict), &kind) in outcomes.iter().zip(&verdicts).zip(&opened.kinds) {
-        let (Some(lives), Some(counters)) = (&outcome.lives, &outcome.counters) else { continue };
-        let (name, workers) = (outcome.name.as_str(), &outcome.workers[..]);
-        parts.push(Part { name, unit: unit(kind), wall: outcome.wall, lives, counters, workers, verdict });
+        let stopped = outcome.failure.as_ref().map(|failure| stopped(kind, &outcome.name, failure));
+        let name = outcome.name.as_str();
+        let (Some(lives), Some(counters)) = (&outcome.lives, &outcome.counters) else {
+            silent.push((name, stopped.unwrap_or_default()));
+            continue;
+        };
+        let workers = &outcome.workers[..];
+        parts.push(Part {
+            name,
+            stopped,
+            unit: unit(kind),
+            wall: outcome.wall,
+            lives,
+            counters,
+            workers,
+            verdict,
+        });
     }
     let mut told = String::new();
     for outcome in outcomes.iter().filter(|outcome| !outcome.agrees()) {
         told += &report::difference(reference, outcome, plan.ids());
     }
-    told += &why::of_outcomes(plan, &opened.kinds, &opened.settings, &outcomes, &|outcome| !outcome.agrees());
+    let wrong = |outcome: &Outcome| !outcome.agrees();
+    why::of_outcomes(plan, &opened.kinds, &opened.settings, &outcomes, &wrong, &mut |text: &str| {
+        told += text;
+        Ok::<_, Failure>(())
+    })?;
     let fault = compare::planted(&opened.settings, &outcomes).filter(|fault| !fault.found);
     if let Some(fault) = &fault {
         told += &report::not_found(fault, &outcomes[0]);
     }
-    out.write(page(&prepared.heading(), &parts, &told).as_bytes())?;
+    out.write(page(&prepared.heading(), &parts, &silent, &told).as_bytes())?;
     output::print(&format!(
         "{}: {} devices, {} descriptors\n",
         args.out.display(),
@@ -58,6 +77,13 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     } else {
         ExitCode::from(DIFFERENT)
     })
+}
+
+/// Why a device did not come to the end, on one line.
+fn stopped(kind: Kind, name: &str, failure: &ReplayFailure) -> String {
+    let why = why::hang(kind, name, failure);
+    let root = why.lines().next().and_then(|line| line.split_once(": ")?.1.split_once(": "));
+    root.map_or_else(|| failure.to_string(), |(_, root)| root.to_owned())
 }
 
 /// What a tick of a device's clock is.

@@ -159,6 +159,6 @@ fn what_went_wrong(args: &Args) -> Result<ExitCode, Failure> {
     for outcome in outcomes.iter().filter(|outcome| wanted(outcome)) {
         output::print(&report::difference(reference, outcome, plan.ids()))?;
     }
-    output::print(&why::of_outcomes(&plan, &opened.kinds, &opened.settings, &outcomes, &wanted))?;
+    why::of_outcomes(&plan, &opened.kinds, &opened.settings, &outcomes, &wanted, &mut output::print)?;
     Ok(ExitCode::from(DIFFERENT))
 }

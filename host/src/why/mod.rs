@@ -6,6 +6,8 @@ mod root;
 
 use std::fmt;
 
+use doorbell_contract::{HwCompletion, HwDesc};
+
 pub use chain::{Cause, Waiting};
 pub(crate) use outstanding::Outstanding;
 pub use root::Root;
@@ -21,6 +23,8 @@ pub(crate) struct Known {
     pub is_fresh: bool,
     /// Where the interrupt is armed, if it is waited for.
     pub armed: Option<u32>,
+    /// What the slot of the next completion holds that is not there, and whether one half of it is.
+    pub stale: Option<(HwCompletion, bool)>,
 }
 
 /// Why a completion of a queue pair does not come.
@@ -41,8 +45,15 @@ impl Why {
     pub(crate) fn of(seen: &Seen, known: &Known, outstanding: Outstanding) -> Why {
         let root = seen.root(known);
         // Some of them have completed, and nobody knows which.
-        if let Root::Unseen { from, to, .. } = root {
-            let unseen = u64::from(to.wrapping_sub(from));
+        if !known.is_fresh && seen.cq_tail != known.cq_head {
+            let unseen = u64::from(seen.cq_tail.wrapping_sub(known.cq_head));
+            let is_there = |(completion, half): (HwCompletion, bool)| {
+                half || outstanding.slots.iter().any(|slot| answers(&completion, slot, known.sq_tail))
+            };
+            let root = match root {
+                Root::Unseen { from: at, .. } if known.stale.is_some_and(is_there) => Root::Phase { at },
+                root => root,
+            };
             return Why { root, waiting: vec![], unknown: known.in_flight.saturating_sub(unseen) };
         }
         let waiting = chain::causes(&outstanding.slots, seen.sq_head, seen.busy());
@@ -60,6 +71,15 @@ impl Why {
         }
         links
     }
+}
+
+/// Whether `completion` is that of a descriptor: it names it, and its slot was consumed by then.
+fn answers(completion: &HwCompletion, &(index, desc): &(u32, HwDesc), sq_tail: u32) -> bool {
+    let HwCompletion { rollout_id, user_data, sq_head, .. } = *completion;
+    let consumed = sq_head.wrapping_sub(index);
+    *completion != HwCompletion::default()
+        && (rollout_id, user_data) == (desc.rollout_id, desc.user_data)
+        && (1..=sq_tail.wrapping_sub(index)).contains(&consumed)
 }
 
 /// The root, and the chain where it has more than one link; on one line.

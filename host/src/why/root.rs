@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use doorbell_contract::{Control, DeviceFault, Register, State};
+use doorbell_contract::{Capability, Control, DeviceFault, Register, State};
 
 use super::Known;
-use crate::driver::names;
+use crate::driver::{Parts, names};
 use crate::error::DeviceError;
 use crate::platform::Platform;
 
@@ -17,14 +17,25 @@ pub enum Root {
     Dead(String),
     /// Somebody other than this driver has disabled or reset the queue pair. Its transfers may still drain.
     Inactive,
-    /// A write of DOORBELL that the device does not have.
+    /// Somebody other than this driver has set CONTROL.DRAIN.
+    Drains,
+    /// A register of the queue pair's configuration does not hold what the driver wrote.
+    Setting {
+        /// The register.
+        register: Register,
+        /// What the driver wrote.
+        wrote: u32,
+        /// What the device has.
+        has: u32,
+    },
+    /// A write of DOORBELL that the device does not have, or has with another value.
     LostDoorbell {
         /// What the driver wrote.
         wrote: u32,
         /// What the device has.
         has: u32,
     },
-    /// The completion queue is full, and the device does not have what the driver wrote to CQ_HEAD.
+    /// The device does not have what the driver wrote to CQ_HEAD, and its completion queue is full, or it takes for released what is not.
     LostRelease {
         /// What the driver wrote.
         wrote: u32,
@@ -38,7 +49,14 @@ pub enum Root {
     },
     /// A completion is there, and the message of the interrupt is held: by a mask, as messages are switched off, or by the message before.
     Masked,
-    /// A completion is there, the interrupt has fired, and its message has not come.
+    /// A completion is there, and the device's ARM is not what the driver wrote.
+    LostArm {
+        /// What the driver wrote.
+        wrote: u32,
+        /// What the device has.
+        has: u32,
+    },
+    /// A completion is there, the interrupt is not armed, and its message has not come.
     LostMessage {
         /// Faults of ERROR, in words.
         faults: String,
@@ -62,6 +80,11 @@ pub enum Root {
         /// Faults of ERROR, in words.
         faults: String,
     },
+    /// A completion is in its slot, and does not carry its phase in both halves.
+    Phase {
+        /// Its index.
+        at: u32,
+    },
     /// A worker waits for the write port.
     WritePort,
     /// A worker is in wait states.
@@ -75,7 +98,7 @@ pub enum Root {
         /// The index behind the last.
         to: u32,
     },
-    /// Descriptors that were read, with no worker that runs them.
+    /// Descriptors that were read, with no worker that runs them. The oldest waits for no other.
     Held {
         /// How many.
         descriptors: u64,
@@ -97,9 +120,26 @@ impl fmt::Display for Root {
                     "the queue pair is disabled: something other than this driver disabled or reset it (R12)"
                 )
             }
+            Self::Drains => {
+                write!(f, "the queue pair drains: something other than this driver set CONTROL.DRAIN (R12)")
+            }
+            &Self::Setting { register, wrote, has } => write!(
+                f,
+                "the device's {register} is {has:#x}, and the driver wrote {wrote:#x} ({})",
+                rule_of(register)
+            ),
+            Self::LostDoorbell { wrote, has } if is_ahead(*has, *wrote) => write!(
+                f,
+                "the device's DOORBELL is {has:#x}, and the driver wrote {wrote:#x}: it reads slots that were not published (R1)"
+            ),
             Self::LostDoorbell { wrote, has } => write!(
                 f,
                 "the device knows of no slot from {has:#x} on: its DOORBELL is {has:#x}, and the driver wrote {wrote:#x} (R1)"
+            ),
+            Self::LostRelease { wrote, has } if is_ahead(*has, *wrote) => write!(
+                f,
+                "the device's CQ_HEAD is {has:#x}, and the driver wrote {wrote:#x}: it writes completions over those that the host \
+                 has not taken (R4)"
             ),
             Self::LostRelease { wrote, has } => write!(
                 f,
@@ -116,9 +156,15 @@ impl fmt::Display for Root {
                 "a completion is there, and the message of its interrupt is held: its vector is masked, messages are \
                  switched off, or the message before is not answered (R14)"
             ),
+            Self::LostArm { wrote, has } => write!(
+                f,
+                "a completion is there, and no message announces it: the device's ARM is {has:#x}, and the driver wrote {wrote:#x} \
+                 (R14)"
+            ),
             Self::LostMessage { faults } => write!(
                 f,
-                "a completion is there, and the interrupt has fired: its message did not come to memory, ERROR {faults} (R14)"
+                "a completion is there, the interrupt is not armed, and its message did not come to memory, ERROR {faults}: the \
+                 message or a write of ARM was lost, or MESSAGE_ADDRESS is not the driver's (R14)"
             ),
             Self::Unasked { arm } => write!(
                 f,
@@ -130,8 +176,12 @@ impl fmt::Display for Root {
             }
             Self::Unseen { from, to, faults } => write!(
                 f,
-                "the device has written completions {from:#x} to {to:#x}, and memory does not show the first, ERROR {faults}: a \
-                 write was lost, or CQ_BASE is not the driver's memory (R3)"
+                "the device has written completions {from:#x} to {to:#x}, and memory does not show the first, ERROR {faults}: its \
+                 write was lost or went elsewhere (R3)"
+            ),
+            Self::Phase { at } => write!(
+                f,
+                "completion {at:#x} is in its slot, and does not carry the phase of its pass in both halves (R4)"
             ),
             Self::WaitStates => f.write_str(
                 "a worker is in wait states, as WAIT_STATES says: raise the patience above them (R15)",
@@ -151,15 +201,31 @@ impl fmt::Display for Root {
             ),
             Self::Held { descriptors } => write!(
                 f,
-                "no worker runs the {descriptors} descriptors that were read: a fence (R7), an order (R5) or an answer of the bus holds \
-                 them"
+                "no worker is busy, {descriptors} descriptors were read and are not completed, and the oldest waits for no other: the bus \
+                 has not answered a write of its tokens or of its completion (R15)"
             ),
             Self::Unshown { descriptors } => write!(
                 f,
-                "the device has read {descriptors} descriptors and completed none of them, and does not show this function what its \
-                 workers do: a worker (R15), a fence (R7), an order (R5) or an answer of the bus holds them"
+                "the device has read {descriptors} descriptors and completed none of them, and the oldest waits for no other: a worker \
+                 or the bus does not answer (R15). What workers do is not shown to this function"
             ),
         }
+    }
+}
+
+/// Whether running index `a` is behind `b` in time: larger.
+fn is_ahead(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) as i32 > 0
+}
+
+/// The rule that needs a register of [`Parts::settings`].
+fn rule_of(register: Register) -> &'static str {
+    use Register as R;
+    match register {
+        R::SqStart | R::CqStart => "R13",
+        R::CqSize | R::CqBaseLo | R::CqBaseHi => "R4",
+        R::CoalesceCount | R::CoalesceTime => "R14",
+        _ => "R1",
     }
 }
 
@@ -172,9 +238,13 @@ pub(crate) struct Seen {
     workers: Option<u32>,
     doorbell: u32,
     pub(super) sq_head: u32,
-    cq_tail: u32,
+    pub(super) cq_tail: u32,
     cq_head: u32,
     cq_size: u32,
+    /// ARM, if the device has interrupts.
+    arm: Option<u32>,
+    /// The first register of the configuration that does not hold what the driver wrote, what that was, and what it holds.
+    setting: Option<(Register, u32, u32)>,
     /// The interrupt has fired, and its message is not sent.
     held: bool,
 }
@@ -189,9 +259,17 @@ impl Seen {
     ///
     /// # Errors
     /// If one cannot be read.
-    pub fn of(platform: &mut impl Platform) -> Result<Self, DeviceError> {
+    pub fn of(platform: &mut impl Platform, parts: &Parts) -> Result<Self, DeviceError> {
         let (shows_workers, queue) = (platform.shows_workers(), platform.queue());
         let mut read = |register| platform.read_register(register);
+        let mut setting = None;
+        for (register, wrote) in parts.settings() {
+            let has = read(register)?;
+            if has != wrote && setting.is_none() {
+                setting = Some((register, wrote, has));
+            }
+        }
+        let interrupts = parts.features.capability.contains(Capability::INTERRUPT);
         Ok(Self {
             control: Control::from_bits_retain(read(Register::Control)?),
             state: State::from_bits_retain(read(Register::State)?),
@@ -202,6 +280,8 @@ impl Seen {
             cq_tail: read(Register::CqTail)?,
             cq_head: read(Register::CqHead)?,
             cq_size: read(Register::CqSize)?,
+            arm: if interrupts { Some(read(Register::Arm)?) } else { None },
+            setting,
             // Not every device has vectors.
             held: match read(Register::MessagesPending) {
                 Err(DeviceError::ReadRefused { .. }) => false,
@@ -215,28 +295,56 @@ impl Seen {
         self.workers.unwrap_or(0) >> 3 & 0x1F
     }
 
-    /// The first that holds. Each is a reason for those behind it.
-    pub fn root(&self, known: &Known) -> Root {
-        let waiting = self.cq_tail.wrapping_sub(self.cq_head);
+    /// Whether somebody else ended the queue pair's work.
+    fn ended(&self) -> Option<Root> {
         if self.state.contains(State::DEAD) {
-            return Root::Dead(names(self.fault));
+            return Some(Root::Dead(names(self.fault)));
         }
         // With ENABLE 0 the other registers mean nothing, even while ACTIVE is 1 and transfers drain.
-        if !self.state.contains(State::ACTIVE) || !self.control.contains(Control::ENABLE) {
-            return Root::Inactive;
+        let is_on = self.state.contains(State::ACTIVE) && self.control.contains(Control::ENABLE);
+        (!is_on).then_some(Root::Inactive)
+    }
+
+    /// A register that is not as the driver wrote it, whatever the device does with it, and the rule for that.
+    pub fn altered(&self, known: &Known) -> Option<(Root, &'static str)> {
+        if self.ended().is_some() {
+            return None;
         }
-        if self.cq_size > 0 && waiting >= self.cq_size {
-            return match known.cq_head {
-                head if head == self.cq_head => Root::FullQueue { completions: waiting },
-                wrote => Root::LostRelease { wrote, has: self.cq_head },
-            };
+        if let Some((register, wrote, has)) = self.setting {
+            return Some((Root::Setting { register, wrote, has }, rule_of(register)));
         }
+        if is_ahead(self.doorbell, known.sq_tail) {
+            return Some((Root::LostDoorbell { wrote: known.sq_tail, has: self.doorbell }, "R1"));
+        }
+        let released = Root::LostRelease { wrote: known.cq_head, has: self.cq_head };
+        is_ahead(self.cq_head, known.cq_head).then_some((released, "R4"))
+    }
+
+    /// Why it refuses what the driver writes to DOORBELL, CQ_HEAD or ARM.
+    pub fn refuses(&self, known: &Known) -> Option<Root> {
+        let drains = self.control.contains(Control::DRAIN).then_some(Root::Drains);
+        self.ended().or(drains).or_else(|| Some(self.altered(known)?.0))
+    }
+
+    /// The first that holds. Each is a reason for those behind it.
+    pub fn root(&self, known: &Known) -> Root {
+        if let Some(root) = self.ended().or_else(|| Some(self.altered(known)?.0)) {
+            return root;
+        }
+        let waiting = self.cq_tail.wrapping_sub(self.cq_head);
+        let is_full = self.cq_size > 0 && waiting >= self.cq_size;
+        if is_full && self.cq_head != known.cq_head {
+            return Root::LostRelease { wrote: known.cq_head, has: self.cq_head };
+        }
+        // A queue that fills up because nobody wakes the host, or because memory does not show a completion, is none of these reasons.
         if known.is_fresh {
-            return match known.armed {
-                None => Root::Untaken { from: known.cq_head },
-                Some(arm) if self.state.contains(State::ARMED) => Root::Unasked { arm },
-                Some(_) if self.held => Root::Masked,
-                Some(_) => Root::LostMessage { faults: names(self.fault) },
+            return match (known.armed, self.arm) {
+                (None, _) if is_full => Root::FullQueue { completions: waiting },
+                (None, _) => Root::Untaken { from: known.cq_head },
+                (Some(wrote), Some(has)) if wrote != has => Root::LostArm { wrote, has },
+                (Some(arm), _) if self.state.contains(State::ARMED) => Root::Unasked { arm },
+                (Some(_), _) if self.held => Root::Masked,
+                (Some(_), _) => Root::LostMessage { faults: names(self.fault) },
             };
         }
         // A submitter on another thread may not have rung yet: what the device does know of is done. A DOORBELL behind what was read
@@ -289,12 +397,14 @@ mod tests {
             cq_tail: 9,
             cq_head: 9,
             cq_size: 4,
+            arm: Some(9),
+            setting: None,
             held: false,
         }
     }
 
     const KNOWN: Known =
-        Known { in_flight: 2, sq_tail: 1, sq_head: 1, cq_head: 9, is_fresh: false, armed: None };
+        Known { in_flight: 2, sq_tail: 1, sq_head: 1, cq_head: 9, is_fresh: false, armed: None, stale: None };
 
     #[rstest]
     #[case::held(seen(), Root::Held { descriptors: 2 })]
@@ -309,7 +419,13 @@ mod tests {
     #[case::wait_states(Seen { workers: Some(0b1011), ..seen() }, Root::WaitStates)]
     #[case::write_port(Seen { workers: Some(0b1101), ..seen() }, Root::WritePort)]
     #[case::unseen(Seen { cq_tail: 11, workers: Some(1), ..seen() }, Root::Unseen { from: 9, to: 11, faults: "none".into() })]
-    #[case::full(Seen { cq_tail: 13, ..seen() }, Root::FullQueue { completions: 4 })]
+    #[case::unseen_and_full(Seen { cq_tail: 13, ..seen() }, Root::Unseen { from: 9, to: 13, faults: "none".into() })]
+    #[case::released_too_far(Seen { cq_head: 10, cq_tail: 14, ..seen() }, Root::LostRelease { wrote: 9, has: 10 })]
+    #[case::doorbell_too_far(Seen { doorbell: 2, ..seen() }, Root::LostDoorbell { wrote: 1, has: 2 })]
+    #[case::setting(
+        Seen { setting: Some((Register::CqSize, 8, 4)), cq_tail: 13, ..seen() },
+        Root::Setting { register: Register::CqSize, wrote: 8, has: 4 }
+    )]
     #[case::release(Seen { cq_head: 5, ..seen() }, Root::LostRelease { wrote: 9, has: 5 })]
     #[case::release_on_its_way(Seen { cq_head: 6, ..seen() }, Root::Held { descriptors: 2 })]
     #[case::doorbell(Seen { doorbell: u32::MAX, sq_head: u32::MAX, ..seen() }, Root::LostDoorbell { wrote: 1, has: u32::MAX })]
@@ -327,6 +443,15 @@ mod tests {
 
     #[rstest]
     #[case::untaken(seen(), None, Root::Untaken { from: 9 })]
+    #[case::full(Seen { cq_tail: 13, ..seen() }, None, Root::FullQueue { completions: 4 })]
+    #[case::arm(Seen { arm: Some(8), state: State::ACTIVE | State::ARMED, ..seen() }, Some(9), Root::LostArm { wrote: 9, has: 8 })]
+    #[case::full_and_arm(Seen { arm: Some(8), cq_tail: 13, ..seen() }, Some(9), Root::LostArm { wrote: 9, has: 8 })]
+    #[case::full_and_unasked(
+        Seen { state: State::ACTIVE | State::ARMED, cq_tail: 13, ..seen() },
+        Some(9),
+        Root::Unasked { arm: 9 }
+    )]
+    #[case::full_and_masked(Seen { held: true, cq_tail: 13, ..seen() }, Some(9), Root::Masked)]
     #[case::unasked(Seen { state: State::ACTIVE | State::ARMED, ..seen() }, Some(9), Root::Unasked { arm: 9 })]
     #[case::masked(Seen { held: true, ..seen() }, Some(9), Root::Masked)]
     #[case::message(
@@ -340,5 +465,18 @@ mod tests {
         #[case] root: Root,
     ) {
         assert_eq!(seen.root(&Known { is_fresh: true, armed, ..KNOWN }), root);
+    }
+
+    /// What refuses an index is told by who ended or changed the queue pair; of the index itself nothing is known.
+    #[rstest]
+    #[case::drains(Seen { control: Control::ENABLE | Control::DRAIN, ..seen() }, Some(Root::Drains))]
+    #[case::inactive(Seen { state: State::IDLE, control: Control::empty(), ..seen() }, Some(Root::Inactive))]
+    #[case::setting(
+        Seen { setting: Some((Register::SqSize, 8, 4)), ..seen() },
+        Some(Root::Setting { register: Register::SqSize, wrote: 8, has: 4 })
+    )]
+    #[case::value(seen(), None)]
+    fn what_refuses_an_index_is_the_root(#[case] seen: Seen, #[case] root: Option<Root>) {
+        assert_eq!(seen.refuses(&KNOWN), root);
     }
 }

@@ -364,7 +364,8 @@ impl World {
             host.work(submits, &mut self.tally)
         };
         // What was answered meanwhile counts.
-        let dies = matches!(result, Err(DeviceError::WriteRefused { .. })) && self.is_dead(hosts, at)?;
+        let dies = matches!(result, Err(DeviceError::WriteRefused { .. } | DeviceError::Refused { .. }))
+            && self.is_dead(hosts, at)?;
         let host = &mut hosts[at];
         host.was_dead |= dies;
         if dies {
@@ -566,7 +567,9 @@ impl Host {
                 self.was_withheld || self.was_reset || timeout.fault.contains("COMPLETION_WRITE")
             }
             DeviceError::Timeout(_) => self.was_withheld || self.was_reset,
-            DeviceError::WriteRefused { .. } => self.was_reset || self.was_dead && self.was_withheld,
+            DeviceError::WriteRefused { .. } | DeviceError::Refused { .. } => {
+                self.was_reset || self.was_dead && self.was_withheld
+            }
             _ => false,
         };
         if !excused || self.tries > 3 {

@@ -163,7 +163,7 @@ pub fn below(random: &mut ChaCha8Rng, bound: u32) -> u32 {
 /// Expects that a register write was refused.
 pub fn refused(result: Result<(), DeviceError>, what: &str) -> Result<(), Failure> {
     match result {
-        Err(DeviceError::WriteRefused { .. }) => Ok(()),
+        Err(DeviceError::WriteRefused { .. } | DeviceError::Refused { .. }) => Ok(()),
         Err(other) => Err(other.into()),
         Ok(()) => Err(Failure(format!("{what} was accepted"))),
     }

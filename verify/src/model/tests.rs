@@ -271,7 +271,7 @@ fn r24_what_is_not_answered_in_time_is_dead_until_it_is_disabled() {
     assert_eq!(other.read(Register::Error).unwrap(), 0);
     assert!(state(&mut dead).contains(State::DEAD | State::FAULT | State::ACTIVE));
     assert_eq!(dead.read(Register::Error).unwrap(), DeviceFault::BUS_TIMEOUT.bits());
-    assert!(matches!(dead.ring(), Err(DeviceError::WriteRefused { .. })), "a doorbell of a dead queue pair");
+    assert!(matches!(dead.ring(), Err(DeviceError::Refused { .. })), "a doorbell of a dead queue pair");
 
     // Until the answer comes the memory is the device's, and no ENABLE is taken.
     let timeout = dead.disable().unwrap_err().to_string();
