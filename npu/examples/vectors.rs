@@ -815,7 +815,10 @@ impl Script {
         let width = 32 * self.draws.mostly(80, 2, 8);
         let kv_heads = self.draws.from(1, 3);
         let heads = kv_heads * self.draws.from(1, 3);
+        // In such a case positions lie between sinks and window, which nothing may read, and every block that is read counts.
+        let gap = self.draws.chance(40);
         let position = match self.draws.below(10) {
+            _ if gap => 64 + self.draws.below(66),
             0..=3 => self.draws.below(32),
             4..=8 => self.draws.below(130),
             _ => self.draws.below(u64::from(ENTRIES) * 32),
@@ -826,16 +829,18 @@ impl Script {
         let head = lines(Block { width }.bytes());
         let [block, stride] = [words[0] >> 20 & 0xFFFF_FFFF, words[0] >> 4 & 0xFFFF];
         let layers = words[2] >> 40 & 0xFFFF;
-        let plain = self.draws.chance(70);
-        let spread = self.draws.from(1, 15);
-        let window = self.draws.chance(50).then(|| match self.draws.below(4) {
+        let plain = self.draws.chance(if gap { 100 } else { 70 });
+        let spread = self.draws.from(1, if gap { 2 } else { 15 });
+        let window = self.draws.chance(if gap { 100 } else { 50 }).then(|| match self.draws.below(4) {
+            _ if gap => self.draws.from(1, u64::from(position) - 32),
             0 => 65_536,
             1 => self.draws.from(1, u64::from(position) + 2),
             _ => self.draws.from(1, 80),
         });
         let source = self.draws.chance(30).then(|| self.draws.below(layers));
         // Sinks that the window reaches, that it leaves, and more than there are positions.
-        let sinks = self.draws.chance(40).then(|| match self.draws.below(8) {
+        let sinks = self.draws.chance(if gap { 70 } else { 40 }).then(|| match self.draws.below(8) {
+            _ if gap => 32,
             0 => 65_536,
             1 => 32 * self.draws.below(u64::from(position) / 32 + 2),
             _ => 32 * self.draws.below(4),
