@@ -94,13 +94,14 @@ pub fn be_quiet() {
 /// The form of what `--json` prints: raised when a field goes or changes its meaning.
 const JSON_VERSION: u32 = 1;
 
-/// JSON of several lines, which steers no terminal. An object says which form it has, and which program made it.
+/// JSON of several lines with sorted fields, which steers no terminal. An object says which form it has, and which program made it.
 pub fn json(value: &Value) -> String {
     let mut value = value.clone();
     if let Value::Object(fields) = &mut value {
         fields.insert("json_version".into(), JSON_VERSION.into());
         fields.insert("doorbell".into(), env!("CARGO_PKG_VERSION").into());
     }
+    value.sort_all_objects();
     json_shown(&(serde_json::to_string_pretty(&value).unwrap_or_default() + "\n"))
 }
 

@@ -392,7 +392,7 @@ fn differs(kind: Kind, outcome: &Outcome) -> String {
         ),
         None => {
             let fields: Vec<&str> = divergence.fields.iter().map(|field| field.name).collect();
-            tell(format!("its completion has another {}", fields.join(", ")), "R3", rule_source(kind, "R3"))
+            tell(format!("its completion differs in {}", fields.join(", ")), "R3", rule_source(kind, "R3"))
         }
     }
 }

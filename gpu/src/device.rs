@@ -721,7 +721,8 @@ mod tests {
         for register in [Register::Doorbell, Register::SqSize, Register::LengthLimit, Register::WaitStates] {
             assert!(device.write_register(register, 2).is_err(), "{register} while the session ends");
         }
-        device.write_register(Register::Control, Control::ENABLE.bits()).unwrap();
+        let enable = device.write_register(Register::Control, Control::ENABLE.bits());
+        assert!(enable.is_err(), "ENABLE while the session ends");
         assert_eq!(device.read_register(Register::Control).unwrap(), 0, "ENABLE while the session ends");
         assert_eq!(device.read_register(Register::FnControl).unwrap(), 0, "nobody has reset the function");
         let reset = FunctionControl::RESET.bits();

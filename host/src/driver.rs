@@ -1007,7 +1007,12 @@ impl<P: Platform> Device for Driver<P> {
             let mut taken = self.platform.tapped(queue, out)?;
             // The host may see a completion before its write is answered, and its event comes behind that.
             let is_due = self.cq.head().wrapping_sub(self.told) as i32 > 0;
-            if taken == 0 && self.keeps_lives && is_due && self.submitted == self.ledger.completed() {
+            if taken == 0
+                && !out.is_empty()
+                && self.keeps_lives
+                && is_due
+                && self.submitted == self.ledger.completed()
+            {
                 self.platform.advance(1)?;
                 taken = self.platform.tapped(queue, out)?;
             }

@@ -72,9 +72,9 @@ pub enum DeviceError {
 
     /// The device answered a register write with SLVERR; it changed nothing.
     #[error(
-        "{device}: write of {value:#010x} to {register} ({:#07x}) was refused (SLVERR): it is read-only, or \
-         read-only while the device is active, or the value is out of range, or the queue pair is inactive or drains (R12); see \
-         docs/contract.md, Registers",
+        "{device}: write of {value:#010x} to {register} ({:#07x}) was refused (SLVERR): the register is \
+         read-only, or read-only while the device is active; or the value is out of range; or the queue pair is inactive or \
+         drains (R12). See docs/contract.md, Registers",
         *register as u32
     )]
     WriteRefused {

@@ -217,8 +217,11 @@ impl<P: Platform> Completer<P> {
         let submitted = self.shared.submitted.load(Ordering::Acquire);
         if let Err((count, broken)) = self.ledger.take(&out[..taken], submitted, self.ledger.index(submitted))
         {
+            // Locked first: the submitter counts before it rings, so no doorbell is ahead of what is known here.
+            let mut platform = self.shared.platform();
             let known = self.known()?;
-            let broken = explained(&mut *self.shared.platform(), &self.parts, &known, broken);
+            let broken = explained(&mut *platform, &self.parts, &known, broken);
+            drop(platform);
             let error = protocol(&self.shared.name, &broken);
             // Only this half says so, and only once.
             let _ = self.shared.lost.set(broken);

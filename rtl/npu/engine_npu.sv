@@ -10,7 +10,7 @@
 // ahead of all that read them (N3). DECODEs are shared out evenly among the gangs. A gang that is open waits for those of whom a step is to be
 // expected: an answer of theirs is there or was taken a moment ago; and for nobody for long.
 //
-// A queue pair that ends (R12, R24) begins no step any more. A PREFILL of it ends with the steps that the NPU has. What has not
+// A queue pair that ends (R12, R24) begins no step after that of the turn under way. A PREFILL of it ends with the steps that the NPU has. What has not
 // begun ends without a step, as if it had failed; nobody sees how, because its completion is dropped.
 module engine_npu
   import desc_pkg::*;

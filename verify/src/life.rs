@@ -12,7 +12,7 @@ use crate::replay::ReplayPlan;
 
 /// Events that are read at a time.
 const BATCH: usize = 256;
-/// A hold that ended so many times the device's own steps before a worker began is not what held the descriptor last; so many ticks at least.
+/// What ended earlier than this many of the device's own steps before a worker began did not hold the descriptor last; at least `SLACK_MIN` ticks.
 const SLACK: u64 = 8;
 const SLACK_MIN: u64 = 32;
 /// Descriptors that wait for their turn behind one another, and are looked through.

@@ -456,7 +456,7 @@ fn tokenizer(keys: &Keys<'_>, vocabulary: usize, end: Option<(u32, &str)>) -> Re
             return Err(FileError::new("tokenizer.ggml.tokens", problem, directory));
         }
     }
-    Ok(json!({
+    let mut tokenizer = json!({
         "version": "1.0",
         "truncation": null,
         "padding": null,
@@ -470,6 +470,7 @@ fn tokenizer(keys: &Keys<'_>, vocabulary: usize, end: Option<(u32, &str)>) -> Re
             "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
             "vocab": vocabulary, "merges": merges,
         },
-    })
-    .to_string())
+    });
+    tokenizer.sort_all_objects();
+    Ok(tokenizer.to_string())
 }

@@ -329,8 +329,10 @@ fn about(place: &Place<'_>, config: &Value, vocabulary: usize) -> Result<(About,
         return Err(FileError::new(path.display(), "its added_tokens are no list", FETCH));
     }
     let files = tokens::Files { config: &other, map: &map, added: &added };
-    let roles = tokens::add(&mut tokenizer, &files)
-        .map_err(|(file, problem)| FileError::new(place.file(file).display(), problem, FETCH))?;
+    let roles = tokens::add(&mut tokenizer, &files).map_err(|(file, problem)| {
+        let remedy = "fetch the file again; if it is as it was published, change that in it";
+        FileError::new(place.file(file).display(), problem, remedy)
+    })?;
     fits(&tokenizer, vocabulary).map_err(|problem| {
         FileError::new(path.display(), problem, "give the tokenizer.json of this model")
     })?;
@@ -379,6 +381,7 @@ fn about(place: &Place<'_>, config: &Value, vocabulary: usize) -> Result<(About,
         notes.push("nothing says which token ends an answer, so each is as long as it may be".into());
     }
     let templates = Templates::of(place, &other, &mut notes)?;
+    tokenizer.sort_all_objects();
     let about = About {
         name: stem(directory),
         licence: licence(directory),

@@ -37,7 +37,7 @@ pub(super) fn render(
     apart(bounds.output, || rendered(&source::rewritten(&template)?, messages, tools, special, bounds, now))
 }
 
-/// The time of the place, or that of SOURCE_DATE_EPOCH in UTC.
+/// The local time, or that of SOURCE_DATE_EPOCH in UTC.
 fn now() -> Result<NaiveDateTime, String> {
     if let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") {
         let seconds = text.to_str().and_then(|text| text.parse().ok());

@@ -242,6 +242,7 @@ JINJA = {
     "escapes in blocks": "{% if '\\/' == '\\\\/' %}a{% endif %}{# '\\q' #}\\q{% raw %}'\\q'{% endraw %}",
     "title": "{{ \"it's a b-c\".title() }}{{ 'foo_bar 3rd'.title() }}{{ 'ß ǆ ŉ ﬁ İ'.title() }}{{ 'HELLO wORLD'.title() }}",
     "casefold": "{{ 'ßẞ ŉ ſ İ ﬁ ı Σς K ᾳ'.casefold() }}",
+    "default of none": "{{ nothing|default(none) is none }}|{{ ''|default(none, true) }}|{{ nothing|default(default_value=none) }}",
     "splitlines": "{{ 'a\\u2028b\\x0bc\\x1cd\\r\\ne\\x85f\\n'.splitlines() }}{{ 'a\\r\\nb\\rc'.splitlines(true) }}{{ ''.splitlines() }}{{ 'a\\n\\nb'.splitlines(keepends=true) }}",
     "white space": "{{ '\\x1fa\\x1c'.strip() }}|{{ '\\x1da'.lstrip() }}|{{ 'a\\x1e'.rstrip() }}|{{ ' a\\x1cb  c '.split() }}|{{ '\\x1f a \\x85'|trim }}|{{ '\\x1fa b\\x1fc'.rsplit(none, 1) }}|{{ '\\x1f'.isspace() }}|{{ '\\u200b a'.strip() }}|{{ ' a '.strip(none) }}|",
     "quotes as HTML": "{{ '\"<>&'|e }}{{ \"'\"|escape }}",

@@ -178,7 +178,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         serve(server, listener, over).await?;
         Ok::<_, std::io::Error>(code)
     });
-    // Weights that are read yet, from a disk that may not answer, hold up nothing.
+    // Weights that are still being read, from a disk that may not answer, delay nothing.
     runtime.shutdown_timeout(Duration::from_secs(1));
     let code = code.map_err(|error| Failure::failed(format!("the server failed: {error}")))?;
     Ok(ExitCode::from(code))

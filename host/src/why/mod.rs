@@ -45,7 +45,7 @@ impl Why {
     pub(crate) fn of(seen: &Seen, known: &Known, outstanding: Outstanding) -> Why {
         let root = seen.root(known);
         // Some of them have completed, and nobody knows which.
-        if !known.is_fresh && seen.cq_tail != known.cq_head {
+        if !known.is_fresh && seen.cq_tail != known.cq_head && root != Root::Inactive {
             let unseen = u64::from(seen.cq_tail.wrapping_sub(known.cq_head));
             let is_there = |(completion, half): (HwCompletion, bool)| {
                 half || outstanding.slots.iter().any(|slot| answers(&completion, slot, known.sq_tail))

@@ -202,7 +202,7 @@ impl fmt::Display for Root {
             Self::Held { descriptors } => write!(
                 f,
                 "no worker is busy, {descriptors} descriptors were read and are not completed, and the oldest waits for no other: the bus \
-                 has not answered a write of its tokens or of its completion (R15)"
+                 has not answered a write of its tokens or of its completion, or a read of what a REWARD or POLICY names (R15)"
             ),
             Self::Unshown { descriptors } => write!(
                 f,

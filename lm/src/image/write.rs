@@ -176,5 +176,7 @@ fn about_text(about: &About) -> String {
     if let Some(special) = special {
         text["special"] = serde_json::json!(special);
     }
+    // The bytes of an image do not depend on whether a program keeps the order of fields, as `doorbell serve` does.
+    text.sort_all_objects();
     text.to_string()
 }

@@ -213,7 +213,12 @@ async fn sleep(State(server): State<Arc<Server>>, request: Request) -> Told {
         other => return Err(Wrong::field("level", format!("level is {other}; it must be 0, 1 or 2"))),
     };
     hold(&server, how(&settings)?, false).await?;
-    *server.asleep() = Some(parts);
+    // What an earlier request put to sleep stays so.
+    let mut asleep = server.asleep();
+    let before = asleep.take().unwrap_or_default();
+    let sleeps = |part: &&str| parts.contains(part) || before.contains(part);
+    *asleep = Some(SLEEPS.into_iter().filter(sleeps).collect());
+    drop(asleep);
     json(json!({ "status": "sleeping" }))
 }
 
@@ -378,7 +383,16 @@ async fn update(server: &Arc<Server>, request: Request) -> Result<(String, Map<S
     let update: Update = read(server, request).await?;
     let update = match update.update_info {
         Some(inner) if update.model_path.is_none() => {
-            Update { weight_version: inner.weight_version.or(update.weight_version), ..*inner }
+            let inner = *inner;
+            let mut rest = update.rest;
+            rest.extend(inner.rest);
+            Update {
+                weight_version: inner.weight_version.or(update.weight_version),
+                mode: inner.mode.or(update.mode),
+                abort_all_requests: inner.abort_all_requests.or(update.abort_all_requests),
+                rest,
+                ..inner
+            }
         }
         _ => update,
     };

@@ -75,7 +75,7 @@ pub struct Server {
     words: Vec<Box<str>>,
     /// The bytes of those that are parts of letters.
     parts: HashMap<u32, Vec<u8>>,
-    /// What of a server that was put to sleep sleeps yet.
+    /// Which parts of a server that was put to sleep are still asleep.
     asleep: Mutex<Option<Vec<&'static str>>>,
     /// Weights are read one set at a time.
     imports: tokio::sync::Mutex<()>,
@@ -319,10 +319,8 @@ async fn read_held<T: DeserializeOwned + Send + 'static>(
             let mut error = error.to_string();
             let field = named::field(&error).map(str::to_owned);
             // Behind a field's name the place is that where all of them end.
-            if field.is_some()
-                && let Some(place) = error.rfind(" at line ")
-            {
-                error.truncate(place);
+            if field.is_some() {
+                error.truncate(named::placeless(&error).len());
             }
             let message = format!("the request is not as it should be: {error}");
             field.map_or_else(|| Wrong::request(&*message), |field| Wrong::field(&field, &*message))

@@ -11,9 +11,16 @@ fn of<'de, D: Deserializer<'de>, T: Deserialize<'de>>(name: &str, from: D) -> Re
         if field(&text).is_some() {
             return error;
         }
-        let text = text.rsplit_once(" at line ").map_or(&*text, |(text, _)| text);
+        let text = placeless(&text);
         de::Error::custom(format!("{name}: {text}"))
     })
+}
+
+/// An error without the place that it ends with.
+pub fn placeless(error: &str) -> &str {
+    let is_place =
+        |place: &str| place.bytes().all(|byte| byte.is_ascii_digit() || b" column".contains(&byte));
+    error.rsplit_once(" at line ").filter(|(_, place)| is_place(place)).map_or(error, |(text, _)| text)
 }
 
 /// Reads a whole number, or null.

@@ -197,7 +197,7 @@ impl Sampling {
 
     /// Longest answer, by whichever name.
     fn most(&self) -> Option<u32> {
-        self.max_tokens.or(self.max_completion_tokens).or(self.max_new_tokens)
+        self.max_completion_tokens.or(self.max_tokens).or(self.max_new_tokens)
     }
 
     /// Whether log-probabilities of the prompt's tokens are wanted.

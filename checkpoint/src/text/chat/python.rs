@@ -1,6 +1,6 @@
 //! Values, methods and filters as Python and `jinja2` have them, where crates `minijinja` and `minijinja-contrib` have other ones.
 
-use minijinja::value::{ArgType, Kwargs, Tuple, Value, ValueKind, from_args};
+use minijinja::value::{ArgType, Kwargs, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State};
 
 /// Adds what a template may use.
@@ -106,12 +106,17 @@ fn truth(value: &Value) -> Result<bool, Error> {
     Ok(value.is_true())
 }
 
-fn default(value: Value, other: Option<Value>, lax: Option<Value>, named: Kwargs) -> Result<Value, Error> {
-    let other = match other {
-        Some(other) => other,
-        None => named.get::<Option<Value>>("default_value")?.unwrap_or_else(|| "".into()),
+fn default(value: Value, given: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
+    if given.len() > 2 {
+        return Err(ErrorKind::TooManyArguments.into());
+    }
+    // An `Option` would take a none that is given for nothing.
+    let other = match given.first() {
+        Some(other) => other.clone(),
+        None if named.has("default_value") => named.get::<Value>("default_value")?,
+        None => "".into(),
     };
-    let lax = argument(lax, &named, "boolean", truth)?.unwrap_or(false);
+    let lax = argument(given.get(1).cloned(), &named, "boolean", truth)?.unwrap_or(false);
     named.assert_all_used()?;
     Ok(if value.is_undefined() || lax && !value.is_true() { other } else { value })
 }
