@@ -1,7 +1,9 @@
-// Queue pairs of engine 1 that end within what they run (R12, R24, R27): a disable, a reset of their function or a death,
-// at any moment of some PREFILLs, of which some are queued. What runs ends with the steps that the NPU has: no more
-// positions are begun than it has places for, and no PREFILL that had not begun. ACTIVE falls, or a death gives the
-// workers free, within a bound. Behind it the queue pair begins anew, and a PREFILL completes.
+// Queue pairs of engine 1 that end while they run PREFILLs (R12, R24, R27). A disable, a reset of their function or a
+// death comes at any moment; some PREFILLs are queued. Running PREFILLs end with the steps that the NPU has: no more
+// positions begin than the NPU has places for, and no queued PREFILL begins. Within a bound ACTIVE falls, or after a
+// death the workers are free. Then the queue pair begins again, and a PREFILL completes. The bench drives the queue
+// pair itself instead of using `top_bench`, because the scoreboard of `queue_host` does not model a PREFILL that engine
+// 1 runs: it reports the NPU's reads of the queue pair's memory as errors (R24).
 module rl_runtime_top_steps_tb;
   import bench_pkg::*;
   import bench_reference_pkg::*;
@@ -9,8 +11,8 @@ module rl_runtime_top_steps_tb;
 
   localparam int Queues = 2, Functions = 2, Workers = 2, FetchDepth = 32, CompletionDepth = 16, Engines = 2;
   localparam int Gangs = 2, Contexts = 4;
-  localparam int Slow = 60;             // cycles for a read, at most
-  // What ends a step of a program of two words, whose lines are read, and what is owed to the bus besides.
+  localparam int Slow = 60;             // largest read latency, in cycles
+  // Cycles for a step of a two-word program, for the reads of its lines, and for the transfers that the bus still owes.
   localparam int Bound = 1000;
   localparam logic [63:0] Base = 64'h0000_0012_3400_0000;
 
@@ -63,11 +65,11 @@ module rl_runtime_top_steps_tb;
     .accept_strb_o(), .effect_strb_o(), .accept_data_o(), .effect_data_o()
   );
 
-  // ---------------------------------------------------------------- memory: 256 KiB for each queue pair
+  // ---------------------------------------------------------------- 256 KiB of memory for each queue pair
   localparam int Slots = 64;
   localparam logic [63:0] Cq = 64'h4000, Token = 64'h8000, Kv = 64'h18000, Model = 64'h28000, Arena = 64'h30000;
-  localparam logic [63:0] Prompt = 64'h1000;     // in the token region; the block of the POLICY stands before it
-  localparam int Longest = 500;                  // tokens of a prompt
+  localparam logic [63:0] Prompt = 64'h1000;     // in the token region, after the block of the POLICY
+  localparam int Longest = 500;                  // largest number of tokens of a prompt
   int          owner [0:Queues-1];
   logic [31:0] tail  [0:Queues-1];
   initial for (int q = 0; q < Queues; q++) begin owner[q] = q; tail[q] = '0; end
@@ -75,7 +77,7 @@ module rl_runtime_top_steps_tb;
   function automatic logic [63:0] place(input int q);
     place = Base + 64'h40000 * 64'(q);
   endfunction
-  // A register of a queue pair in its function's page, and in its own.
+  // A register of a queue pair in the page of its function, and in the page of the queue pair.
   function automatic logic [17:0] at_function(input logic [17:0] register, input int q);
     at_function = register + 18'(owner[q]) * BLOCK_FUNCTION_QUEUE_PER_FUNCTION
                 + 18'(q) * BLOCK_FUNCTION_QUEUE_PER_QUEUE;
@@ -148,7 +150,7 @@ module rl_runtime_top_steps_tb;
         written = tail[q];
       end
     end
-    repeat (Slow) @(posedge clk);                // its slot may be given before it is visible
+    repeat (Slow) @(posedge clk);                // the slot may be assigned before the completion is visible
     for (int k = 0; k < 8; k++)
       done[32*k +: 32] = u_memory.peek(place(q) + Cq + 64'(32 * ((tail[q] - 1) % Slots) + 4 * k));
     expect_eq({"status: ", what}, 64'(done.status), 64'(STATUS_DONE));
@@ -186,7 +188,7 @@ module rl_runtime_top_steps_tb;
     expect_done(0, 2000, "the POLICY");
   endtask
 
-  // Number k, which has an HwSequence of its own; all have the same prompt.
+  // Writes PREFILL k, which has an HwSequence of its own. All PREFILLs have the same prompt.
   task automatic put_prefill(input int k, input logic [31:0] rollout, input int length);
     logic [511:0] sequence_line;
     hw_desc_t     desc;
@@ -203,8 +205,8 @@ module rl_runtime_top_steps_tb;
     put(0, desc);
   endtask
 
-  // ---------------------------------------------------------------- what is seen
-  // Positions that were begun, and HwSequences that were asked for.
+  // ---------------------------------------------------------------- observations
+  // Positions that have begun, and reads of HwSequences.
   int positions = 0, sequences = 0;
   always @(posedge clk) if (rst_n) begin
     if (u_device.gen_npu.u_engine_npu.seats) positions = positions + 1;
@@ -225,7 +227,7 @@ module rl_runtime_top_steps_tb;
     logic [31:0] state;
     int          from, positions_then, sequences_then;
     if (kind == Death) begin
-      u_memory.hold_read = 0;                    // data of its descriptors
+      u_memory.hold_read = 0;                    // hold the data of its descriptors back
       put(0, blank(OP_NOP, 77));
       ring(0);
       waits_for = "the bench waits for a death";
@@ -245,7 +247,7 @@ module rl_runtime_top_steps_tb;
         $finish;
       end
     end
-    // Those of the gangs that run or are open.
+    // The gangs that run or are open may begin these.
     if (positions - positions_then > Gangs * Contexts)
       fail($sformatf("R12: %0d positions of %0s are begun behind its end", positions - positions_then, what));
     if (sequences - sequences_then > 1)
@@ -282,7 +284,7 @@ module rl_runtime_top_steps_tb;
     end_queue_pair(kind, "some PREFILLs");
     if (positions < all - Gangs * Contexts) cut = cut + 1;
     if (count > Workers) waiting = waiting + 1;
-    // It begins anew.
+    // The queue pair begins again.
     begin_queue_pair(2);
     short_program;
     put_prefill(0, 32'd2, between(2, 60));

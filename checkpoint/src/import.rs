@@ -20,7 +20,7 @@ pub struct Imported {
     pub model: float::Model,
     /// Name, tokeniser, prompts.
     pub about: About,
-    /// What people should know of the import, a line each: what the files say and the model does not do.
+    /// Notes for the user, one line each: what the files ask for and the model does not do.
     pub notes: Vec<String>,
 }
 
@@ -35,11 +35,11 @@ pub fn import(path: &Path) -> Result<Imported, FileError> {
     import_gguf(&read(path, WEIGHT_BYTES)?, &stem(path)).map_err(|error| error.within(path))
 }
 
-/// Reads weights that are to take the place of those of a model of this shape: as [`import`] does, but a directory needs no more than the weights. What
-/// it lacks beside them is that of the directory `other`.
+/// Reads weights that replace those of a served model of this shape. Unlike [`import`], it needs only the weights in a directory: it reads
+/// any other file that is missing there from the directory `other`.
 ///
 /// # Errors
-/// As [`import`]. A directory of another shape is refused before its weights are read.
+/// As [`import`]. A directory of another shape is rejected before its weights are read.
 pub fn import_update(path: &Path, other: Option<&Path>, shape: &Shape) -> Result<Imported, FileError> {
     if path.is_dir() {
         return hf::update(path, other, shape);

@@ -115,7 +115,7 @@ impl Text {
         !self.about.chat.is_empty()
     }
 
-    /// Whether it has one of a chat with tools: of its own, or that of all chats.
+    /// Whether the model has a template for chats with tools: a template of its own for them, or one for all chats.
     pub fn chats_with_tools(&self) -> bool {
         self.chats() || !self.about.chat_tools.is_empty()
     }
@@ -135,8 +135,9 @@ impl Text {
         )
     }
 
-    /// The messages of a chat as its prompt, up to where the answer begins: objects with a `role` and a `content`, and whatever else the template
-    /// reads; `tools` are objects, or null. With `template` by that one, not by the model's, which may have another one for tools.
+    /// Renders the messages of a chat as its prompt, up to the place where the answer begins. Messages are objects with a `role`, a
+    /// `content` and any further fields that the template reads. `tools` is a list of objects, or null. `template` overrides the model's
+    /// templates, one of which may be for chats with tools.
     ///
     /// # Errors
     /// If the template fails.
@@ -178,7 +179,7 @@ impl Text {
         Stream::new(self)
     }
 
-    /// Turns tokens into text as they come, behind others: what they add to the text of these.
+    /// Turns tokens into text as they arrive, as a continuation of `tokens`. It yields only the text that the new tokens add.
     pub fn stream_behind(&self, tokens: &[u32]) -> Stream<'_> {
         Stream::behind(self, tokens)
     }

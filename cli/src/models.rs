@@ -215,8 +215,8 @@ pub fn prompt(text: &Text, context: usize, prompt: &str, raw: bool) -> Result<Ve
     }
 }
 
-/// Weights in the place of those of a model of this shape, with the same end tokens: an image, or what was published. Of a directory the weights are
-/// enough, if the model that is served is one too. They get the cap that the model was given.
+/// Reads weights that replace those of the served model: an image, or a model as it was published. They must have this shape and these end
+/// tokens. A directory needs to hold only the weights if the served model is a directory too. The served model's cap applies to them.
 #[cfg(feature = "serve")]
 pub fn weights(
     path: &Path,
@@ -264,7 +264,7 @@ fn imported(path: &Path) -> Result<(float::Model, Image), Failure> {
     whole(path, import(path).map_err(file_failed)?)
 }
 
-/// What was imported, and the integers that it becomes.
+/// Quantises an imported model, checks that its tokeniser works, and prints the notes of the import.
 fn whole(path: &Path, imported: Imported) -> Result<(float::Model, Image), Failure> {
     let model = quantise(&imported.model)
         .map_err(|error| Failure::input(format!("{}: {error}; give another model", path.display())))?;

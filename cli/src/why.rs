@@ -16,7 +16,8 @@ use crate::busy::Busy;
 
 /// Slots of the event ring of each function: what completes between two looks fits into it.
 const EVENT_SLOTS: u32 = 16_384;
-/// Advances without progress for which an RTL that hung is waited for again, or an eighth of those before, if that is more.
+/// Patience of the second run of an RTL device that hung, in advances without progress. One eighth of the first patience applies if that is
+/// more.
 const SECOND_PATIENCE: u32 = 100;
 /// Waiting descriptors that are printed.
 const SHOWN: usize = 12;
@@ -87,8 +88,9 @@ pub fn run(
     }))
 }
 
-/// Why devices went wrong that are `wanted`: of each that stopped answering who waits for whom, and on all devices the life of the
-/// descriptor that the first of them went wrong with. They run the plan again for that, and `tell` is told all that is known before.
+/// Explains what went wrong on the `wanted` devices: for each that stopped answering, which descriptor waits for which; for all devices,
+/// the life of the descriptor where the first of them failed. That life takes a second run of the plan, so `tell` gets everything else
+/// before it.
 ///
 /// # Errors
 /// Those of `tell`.
@@ -109,12 +111,13 @@ pub fn of_outcomes<E>(
             None => differs(kind, outcome),
         };
         tell(&text)?;
-        // What hung once hangs again, and is not waited for as long. The RTL's time is its own: a machine's load does not stretch it.
+        // A device that hung once hangs again, so the second run waits for a shorter time. The RTL has simulated time, which the machine's
+        // load does not stretch.
         if let (Kind::Rtl, Some(waited)) = (kind, outcome.failure.as_ref().and_then(patience_of)) {
             settings.patience = Some(waited.min(SECOND_PATIENCE.max(waited / 8)));
         }
     }
-    // A device that is gone tells nothing when it is asked again.
+    // A device that is gone cannot run the plan again.
     let gone =
         |error: &DeviceError| matches!(error, DeviceError::Failed { .. } | DeviceError::Unavailable { .. });
     let is_gone = |outcome: &Outcome| matches!(&outcome.failure, Some(ReplayFailure::Device { error, .. }) if gone(error));
@@ -309,8 +312,8 @@ pub fn ended(ran: &Ran) -> String {
     if chain.is_empty() { format!("{} did not finish: {failure}\n", ran.name) } else { chain }
 }
 
-/// Why a device stopped answering, or broke the contract: the root with its rule and source, and who waits for whom. Nothing if its failure is
-/// another one.
+/// Explains why a device stopped answering or broke the contract: the root with its rule and source, and which descriptor waits for which.
+/// Empty for any other failure.
 pub fn hang(kind: Kind, name: &str, failure: &ReplayFailure) -> String {
     let ReplayFailure::Device { error, .. } = failure else { return String::new() };
     if let Some((place, why)) = why_of(error) {
@@ -332,7 +335,7 @@ pub fn hang(kind: Kind, name: &str, failure: &ReplayFailure) -> String {
     format!("why: {}: {root}\n  see {source}\n", named(name, place))
 }
 
-/// What a difference says of the part of the device that made it, with its rule and source.
+/// Names the part of the device that made a difference, with its rule and source.
 fn differs(kind: Kind, outcome: &Outcome) -> String {
     let tell = |what: String, rule: &str, source: &str| {
         format!("why: {}: {what} ({rule})\n  see {source}\n", outcome.name)
@@ -406,7 +409,7 @@ fn why_of(error: &DeviceError) -> Option<(Option<usize>, &Why)> {
     }
 }
 
-/// For how many advances without progress the driver waited.
+/// The number of advances without progress after which the driver gave up.
 fn patience_of(failure: &ReplayFailure) -> Option<u32> {
     let ReplayFailure::Device { error, .. } = failure else { return None };
     match error {
@@ -446,7 +449,7 @@ fn waits(kind: Kind, name: &str, why: &Why) -> String {
     text
 }
 
-/// Where the device does what the root names, with the decode engine of the oldest descriptor.
+/// The source file where the device does what the root names; `engine` is the decode engine of the oldest descriptor.
 fn root_source(kind: Kind, root: &Root, engine: u16) -> &'static str {
     let [rtl, gpu, model] = match root {
         Root::Dead(_) => ["rtl/watchdog.sv", "gpu/kernels/front_end/control.cuh", "verify/src/model/bus.rs"],
@@ -481,11 +484,11 @@ fn root_source(kind: Kind, root: &Root, engine: u16) -> &'static str {
     of_kind(kind, [rtl, gpu, model])
 }
 
-/// Where the device writes completions.
+/// The source files where each device writes completions.
 const COMPLETIONS: [&str; 3] =
     ["rtl/completion_ring.sv", "gpu/kernels/front_end/completion_queue.cuh", "verify/src/model/execution.rs"];
 
-/// Where the device keeps a rule.
+/// The source file where the device implements a rule.
 fn rule_source(kind: Kind, rule: &str) -> &'static str {
     let sources = match rule {
         "R1" => ["rtl/desc_ring.sv", "gpu/kernels/front_end/fetch.cuh", "host/src/registers/queue.rs"],

@@ -1,11 +1,11 @@
-//! What a module of WebAssembly gains from, and a native program does not. It is read off Verilator's text; what looks otherwise stays
-//! as it is.
+//! Rewrites of Verilator's output that speed up a WebAssembly module but not a native program. They match the text that Verilator writes;
+//! any other text stays unchanged.
 
 use crate::inputs::enclosed;
 
-/// Puts the state of the model at an address that the linker knows, so there is room for one model. Each load and store then names its
-/// address. Behind a pointer most of them take an addition first, and the pointer takes a register. `texts` are those of a cycle, `top` is
-/// what makes the model, and so is the answer; none where Verilator writes something else.
+/// Puts the model's state at an address that the linker knows, so that only one model fits. Each load and store then encodes its address.
+/// With a pointer, most of them would need an addition first, and the pointer would take a register. `texts` are the sources that evaluate
+/// a cycle; `top` is the source that creates the model. Returns the new `top`, or `None` if Verilator wrote something else.
 pub fn place(texts: &mut [String], top: &str, prefix: &str) -> Option<String> {
     let (root, all) = (format!("{prefix}___024root"), format!("{prefix}__Syms"));
     let (include, include_all) = (format!("#include \"{root}.h\"\n"), format!("#include \"{all}.h\"\n"));
@@ -44,8 +44,8 @@ pub fn place(texts: &mut [String], top: &str, prefix: &str) -> Option<String> {
     Some(top)
 }
 
-/// Puts what a failed assertion says into a function of its own that does not return, so the evaluation ends there. A browser keeps the code
-/// of a branch in the midst of what every cycle runs through, and what lives across a call there lies in memory.
+/// Moves the report of a failed assertion into a function that does not return, so that the evaluation ends there. Otherwise a browser
+/// keeps the code of the branch in the hot path, and spills variables that are live across its call to memory.
 pub fn fail_elsewhere(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -65,7 +65,7 @@ pub fn fail_elsewhere(text: &str) -> String {
     out + rest
 }
 
-/// The statements that `text` begins with, if they are the rest of a block that says something and stops.
+/// The statements at the start of `text`, if they are the rest of a block that prints a message and stops.
 fn last_words(text: &str) -> Option<&str> {
     let said = enclosed(&text["VL_WRITEF".len()..], '(', ')')?;
     let behind = &text["VL_WRITEF()".len() + said.len()..];

@@ -122,7 +122,7 @@ private:
     void look_at_words(const Rtl& rtl, uint64_t cycle) {
         constexpr uint32_t gangs = gangs_of<Rtl>(), contexts = contexts_of<Rtl>();
         const uint32_t starts = rtl.NPU(unit_start), done = rtl.NPU(unit_done);
-        // Of writes nothing is kept: so in most cycles there is nothing to see.
+        // Without a record of writes, most cycles have nothing to look at.
         if (!tells_writes_ && (starts | done) == 0) [[likely]] return;
         const uint32_t writes = tells_writes_ ? rtl.NPU(write_valid) & rtl.NPU(write_ready) : 0;
         const auto context_of = [&](uint32_t unit) { return uint32_t(rtl.NPU(unit_context_q) >> (unit * 3) & 7); };

@@ -397,7 +397,7 @@ __device__ __forceinline__ void attend_together(const Heads& heads, uint32_t pie
     weights[0] += which == 0 ? total : 0;
     weights[1] += which == 1 ? total : 0;
     const int32_t units[2] = {which == 0 ? 1 << up : 0, which == 1 ? 1 << up : 0};
-    // As a rule all goes into the first bins.
+    // Usually all weights fall into the first bins.
     const bool has_second = __any_sync(kEveryLane, which == 1);
     // Row `group` has byte group / 4 of the weights of its head, and eight rows on is that two bytes on.
     uint32_t limbs[2][2];  // [half of the positions][row]
@@ -434,7 +434,7 @@ __device__ __forceinline__ void attend_together(const Heads& heads, uint32_t pie
         const int32_t got = __shfl_xor_sync(kEveryLane, upper ? sums[0][j] : sums[1][j], 16), third = __shfl_xor_sync(kEveryLane, sums[1][2 + j], 16);
         // The first two have 29 bits together.
         const int32_t low = upper ? got + sums[1][j] * 256 : sums[0][j] + got * 256;
-        // Half of what the third is multiplied with, as 2^31 has a sign.
+        // The third sum's factor is halved: 2^31 does not fit a signed 32-bit integer. So the sum is doubled.
         const int32_t twice = 2 * (upper ? third : sums[0][2 + j]);
         values[0][pair][j] = stream::multiply_wide(twice, units[0] << 15, stream::multiply_wide(low, units[0], values[0][pair][j]));
         if (has_second) values[1][pair][j] = stream::multiply_wide(twice, units[1] << 15, stream::multiply_wide(low, units[1], values[1][pair][j]));
@@ -570,7 +570,7 @@ __device__ __forceinline__ void attend_near(const Heads& heads, Near& near, cons
     weights[0] += which == 0 ? total : 0;
     weights[1] += which == 1 ? total : 0;
     const int32_t units[2] = {which == 0 ? 1 << up : 0, which == 1 ? 1 << up : 0};
-    // As a rule all goes into the first bins.
+    // Usually all weights fall into the first bins.
     const bool has_second = __any_sync(kEveryLane, which == 1);
     // Row `group` has byte group / 4 of the weights of its head, and eight rows on is that two bytes on.
     uint32_t limbs[2][2];  // [half of the positions][row]
@@ -607,7 +607,7 @@ __device__ __forceinline__ void attend_near(const Heads& heads, Near& near, cons
         const int32_t got = __shfl_xor_sync(kEveryLane, upper ? sums[0][j] : sums[1][j], 16), third = __shfl_xor_sync(kEveryLane, sums[1][2 + j], 16);
         // The first two have 29 bits together.
         const int32_t low = upper ? got + sums[1][j] * 256 : sums[0][j] + got * 256;
-        // Half of what the third is multiplied with, as 2^31 has a sign.
+        // The third sum's factor is halved: 2^31 does not fit a signed 32-bit integer. So the sum is doubled.
         const int32_t twice = 2 * (upper ? third : sums[0][2 + j]);
         values[0][pair][j] = stream::multiply_wide(twice, units[0] << 15, stream::multiply_wide(low, units[0], values[0][pair][j]));
         if (!kSingle && has_second) values[1][pair][j] = stream::multiply_wide(twice, units[1] << 15, stream::multiply_wide(low, units[1], values[1][pair][j]));
@@ -645,7 +645,7 @@ __device__ __forceinline__ int32_t mean_of(const char* parts, uint32_t count, ui
   int32_t highest = kNoBin;
 #pragma unroll 4
   for (uint32_t k = 0; k < count; k++) highest = max(highest, reinterpret_cast<const Attended*>(parts + bytes * k)->highest);
-  // Without branches: all that is read of a part is on its way at a time.
+  // Without branches, all loads of a part are in flight at the same time.
   int64 weights[2] = {}, values[2] = {};
 #pragma unroll 2
   for (uint32_t k = 0; k < count; k++) {

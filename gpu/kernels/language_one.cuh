@@ -1,6 +1,7 @@
-// A step of one rollout of Llama's shape by the ranks of a team. A phase is so short that what counts is how long its chain of instructions is, and how long one rank's
-// numbers take to another. So ranks do not meet: each number that a rank makes for others is a word that also holds its layer, and they read it until it is
-// there. What does not depend on these numbers is computed and loaded earlier. docs/gpu-language.md, "A step of one".
+// A step of one rollout of Llama's shape by the ranks of a team. A phase is so short that its time depends on the length of its chain of
+// instructions, and on how long a number of one rank takes to reach another. So no barrier separates the phases: each number for other ranks is a word that
+// also holds its layer, and readers poll the word until that layer is there. Whatever does not depend on these numbers is computed and loaded
+// earlier. docs/gpu-language.md, "A step of one".
 #ifndef DOORBELL_LANGUAGE_ONE_CUH
 #define DOORBELL_LANGUAGE_ONE_CUH
 
@@ -18,11 +19,11 @@ struct Word {
   static __device__ __forceinline__ bool is(uint64_t word, uint32_t tag) { return (static_cast<uint32_t>(word) & kTags) == tag; }
 };
 
-// To whom things are dealt: this rank is the `rank`-th of `ranks`, or has none if it is not below that.
+// How items are dealt out: this rank is the `rank`-th of `ranks`. It gets none if `rank` is not below `ranks`.
 struct Deal {
   uint32_t rank, ranks;
 
-  // Of so many things the number that are the rank's, and which they are.
+  // Of `all` items: how many belong to this rank, and the index of its k-th.
   __device__ __forceinline__ uint32_t own_of(uint32_t all) const { return rank < ranks && all > rank ? (all - rank + ranks - 1) / ranks : 0; }
   __device__ __forceinline__ uint32_t own(uint32_t k) const { return rank + ranks * k; }
 };
@@ -112,11 +113,11 @@ struct OneLayout {
   }
 };
 
-// With kNarrow the compiler knows that no vector but that of products has more lines than a rank has warps.
+// With kNarrow the compiler knows that only the vectors of products have more lines than a rank has warps.
 template <typename Team, bool kNarrow>
 class One : Frame<Team> {
  public:
-  // Of the team's model.
+  // For the shape of the team's model.
   static __device__ __forceinline__ bool is_narrow() { return max(shape_of().width, shape_of().queries()) <= kLine * kWarps; }
 
   // As `Batch::run`, of one column of a shape that has `OneLayout::scratch_of`.
@@ -193,15 +194,15 @@ class One : Frame<Team> {
   // Of so many things the number that are the rank's, and which they are.
   __device__ __forceinline__ uint32_t own_of(uint32_t all) const { return Deal{at_.rank, at_.ranks}.own_of(all); }
   __device__ __forceinline__ uint32_t own(uint32_t k) const { return at_.rank + at_.ranks * k; }
-  // Rows of the residual stream are those of ranks that do not attend, if none of them has more for that: their weights are there when the means are, and who attends has
-  // no room for weights meanwhile.
+  // Rows of the residual stream go to the ranks that do not attend, if this gives none of them more rows. Their weights are loaded by the time the
+  // means arrive, while an attending rank has no room for weights.
   __device__ __forceinline__ Deal deal_rows(uint32_t rank, uint32_t ranks) const {
     const Shape& shape = shared_.shape;
     const uint32_t tiles = shape.width / kTileRows, attending = min(shape.kv_heads, ranks), others = ranks - attending;
     if (others == 0 || (tiles + others - 1) / others != (tiles + ranks - 1) / ranks) return Deal{rank, ranks};
     return Deal{rank < attending ? others : rank - attending, others};
   }
-  // A product's tiles of 16 rows.
+  // How the tiles of a product, of 16 rows each, are dealt out.
   __device__ __forceinline__ Deal deal_of(Product product) const {
     return product == kOfAttention || product == kOfProduct ? at_.rows : Deal{at_.rank, at_.ranks};
   }
@@ -599,9 +600,10 @@ class One : Frame<Team> {
       copy(shared_.entries[(layer + 1) % 2], entry_at(shared_.image, kFirstLayerEntry + kParts * (layer + 1)), kParts * sizeof(Entry));
   }
 
-  // A rank attends with some heads of keys, and the heads of queries that share each: with a block of positions in a part, or, if they are too many, with several. A
-  // function of its own, as its registers are many; what it saves comes back while others wait for the means. With kUsual the compiler knows that it is one head of keys
-  // of the usual width, and that a warp has all that share it: half of the instructions are quotients and indices otherwise.
+  // A rank attends with some of the key heads, and with the query heads that share each of them. A part covers one block of positions, or several if
+  // there are too many blocks. This is a function of its own because it needs many registers; it saves and restores others while the ranks wait for
+  // the means. With kUsual the compiler knows that there is one key head of the usual width, and that one warp has all query heads that share it:
+  // otherwise half of the instructions compute quotients and indices.
   template <bool kSingle, bool kUsual>
   static __device__ __noinline__ void attend(Ranks& ranks, uint32_t layer) {
     const One team(ranks);

@@ -556,9 +556,9 @@ class Prefill : Frame<Team> {
     finish(of, all, step == 1);
   }
 
-  // The same by two warps, each of which has half of a head's channels and works out the scores of every second block for both. All warps call it; a pair without a tile
-  // comes to the barriers alone, of which there are as many for all. `turn` is how many there were before in this attention: a place for scores is written again only after
-  // a barrier that follows the last read of it.
+  // Like the above, by two warps. Each has half of a head's channels and computes the scores of every second block for both. All warps call it. A
+  // pair without a tile only takes part in the barriers, whose number is the same for all. `turn` counts the earlier ones in this attention: a place
+  // for scores is written again only after a barrier that follows the last read of it.
   __device__ __forceinline__ void attend_pair(uint64_t layer_offset, const HeadTile& of, uint32_t first, uint32_t step, bool has_tile, uint32_t& turn) const {
     const uint32_t blocks = chunk_.position / kBlock + 1, turns = ((blocks + step - 1) / step + 1) / 2, in_pair = warp_ % 2;
     const Queries queries = queries_of(layer_offset, of);

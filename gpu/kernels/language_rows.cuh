@@ -135,10 +135,10 @@ struct Stretches {
   __device__ __forceinline__ uint32_t takes_long(uint32_t lines) const { return min(kLongGroups, bytes / (kLine * lines)); }
 };
 
-// The sums of kParts times kWarp / kLanes rows of each of a warp's tasks, `first`, `first` + the team's warps, ... below `tasks`, each on all kLanes
-// lanes of its group: from(task, part, bytes) tells where these rows begin, and how many bytes of them there are; begin(task) gives what
-// end(task, sums, that) wants besides, so that it is on its way meanwhile. A part has `groups` rows at most; groups of lanes beyond
-// them add the last row's, which nobody asks for, as behind it lies what another warp's copies write.
+// Computes the sums of kParts * (kWarp / kLanes) rows for each of a warp's tasks: `first`, `first` + the team's warps, and so on, below `tasks`. All
+// kLanes lanes of a group get each sum of theirs. from(task, part, bytes) returns where the rows of a part begin, and sets how many bytes they have.
+// begin(task) loads in advance what end(task, sums, that) needs besides the sums. A part has at most `groups` rows. Groups of lanes beyond them
+// compute the last row again, and nothing uses the result: the memory after that row is what copies of another warp write.
 template <typename Team, uint32_t kLanes, uint32_t kParts, typename From, typename Begin, typename End>
 __device__ __forceinline__ void dots(const Stretches& stretches, const Vector& vector, uint32_t lines, uint32_t groups, uint32_t first,
                                      uint32_t tasks, uint32_t lane, From from, Begin begin, End end) {

@@ -47,9 +47,9 @@ pub struct Driver<P: Platform> {
     pub(crate) released: u32,
     /// The `user_data` of the completions taken last, by the lower bits of their index; empty without LIFE events.
     pub(crate) answers: Vec<u64>,
-    /// Index below which the LIFE events of all completions have been read from the [tap](Platform::tapped).
+    /// The [tap](Platform::tapped) has yielded the LIFE events of all completions below this index.
     pub(crate) told: u32,
-    /// Whether the platform keeps all LIFE events until they are read, in the place of an event ring.
+    /// Whether the platform itself keeps all LIFE events until they are read, instead of an event ring.
     pub(crate) keeps_lives: bool,
 }
 
@@ -68,8 +68,8 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// What this driver wrote to the registers that say where the rings are and when they announce something. SQ_KEY is not among them: a
-    /// slot that was sealed with another one completes, with an error (R2).
+    /// What this driver wrote to the registers that locate the rings and coalesce interrupts. SQ_KEY is left out: a slot that was sealed
+    /// with another key completes with an error (R2).
     pub fn settings(&self) -> Vec<(Register, u32)> {
         use Register as R;
         let rings = [
@@ -99,8 +99,8 @@ pub(crate) enum Condition {
     Lost(Box<Broken>),
 }
 
-/// How many times in a row `patience` advances may bring only tokens that are not known to be the queue pair's own. They may be its own:
-/// its counter may count them only with their completion. Or it may wait for a worker that other queue pairs use.
+/// How many times in a row `patience` advances may show no progress other than tokens of any queue pair. These may be the queue pair's own,
+/// because its counter may count them only with their completion. Or the queue pair may wait for a worker that others use.
 const TOKENS_ALONE: u32 = 1000;
 
 /// Counts waits without progress of the device (R15).
@@ -108,13 +108,13 @@ pub(crate) struct Patience {
     limit: u32,
     /// Advances since progress was last seen.
     fruitless: u32,
-    /// How many times in a row the only progress was tokens of the whole device.
+    /// How many times in a row tokens of the whole device were the only progress.
     excused: u32,
     /// What the progress counters were then.
     progress: Progress,
 }
 
-/// What moves while the device is alive and the queue pair has work: its own indices and tokens, or the tokens of any queue pair.
+/// What changes while the device is alive and the queue pair has work: its own indices and tokens, or the tokens of any queue pair.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Progress {
     consumed: u32,
@@ -134,7 +134,7 @@ impl Patience {
         self.fruitless = 0;
     }
 
-    /// Counts an advance that brought no completion. Returns whether too many of them in a row saw no progress.
+    /// Counts an advance that brought no completion. Returns whether too many in a row made no progress.
     pub fn is_over(&mut self, platform: &mut impl Platform) -> Result<bool, DeviceError> {
         self.fruitless += 1;
         if self.fruitless < self.limit {
@@ -187,7 +187,7 @@ pub(crate) fn protocol(device: &str, broken: &Broken) -> DeviceError {
     DeviceError::Protocol { device: device.to_owned(), rule: broken.rule, what: broken.what.clone() }
 }
 
-/// The rule that the device broke first, where what it broke follows from a register that is not as the driver wrote it.
+/// The rule that the device broke first: if a register does not hold what the driver wrote, that explains `broken`.
 #[cold]
 pub(crate) fn explained(
     platform: &mut impl Platform,
@@ -195,7 +195,7 @@ pub(crate) fn explained(
     known: &Known,
     broken: Broken,
 ) -> Broken {
-    // What cannot be read explains nothing.
+    // Registers that cannot be read explain nothing.
     let altered = Seen::of(platform, parts).ok().and_then(|seen| seen.altered(known));
     match altered {
         Some((root, rule)) => Broken { rule, what: format!("{root}; {}", broken.what) },
@@ -203,7 +203,7 @@ pub(crate) fn explained(
     }
 }
 
-/// What a wait for anything other than STATE waits for.
+/// What the driver waits for, unless it waits for STATE.
 pub(crate) const COMPLETION: &str = "a completion";
 
 /// The report of a wait that ran out.
@@ -269,15 +269,14 @@ impl<P: Platform> Driver<P> {
         Self::start(platform, config, layout, None)
     }
 
-    /// As [`new`](Self::new), over `tokens`, the token region of another queue pair of the same device, which keeps its contents.
-    /// So a process that only reads tokens, to score them (REWARD), has a queue pair of its own. `token_bytes` of the
-    /// configuration is ignored.
+    /// As [`new`](Self::new), over `tokens`, the token region of another queue pair of the same device. The region keeps its contents. This
+    /// gives a process that only reads tokens, to score them (REWARD), its own queue pair. `token_bytes` of the configuration is ignored.
     ///
-    /// Between two queue pairs there is no order (R5): submit a descriptor that reads tokens only after you have seen the
-    /// completion of the one that wrote them.
+    /// There is no order between two queue pairs (R5): submit a descriptor that reads tokens only after you have seen the completion of the
+    /// descriptor that wrote them.
     ///
     /// # Errors
-    /// As [`new`](Self::new); also `NotStarted` if the region lies in no window of this queue pair's function (R11).
+    /// As [`new`](Self::new); also `NotStarted` if no window of this queue pair's function contains the region (R11).
     pub fn over(platform: P, config: QueueConfig, tokens: TokenRegion) -> Result<Self, DeviceError> {
         let Checked { layout, .. } = QueueConfig { token_bytes: 0, ..config.clone() }.check()?;
         let config = QueueConfig { token_bytes: tokens.bytes(), ..config };
@@ -345,8 +344,8 @@ impl<P: Platform> Driver<P> {
         &self.platform
     }
 
-    /// The platform, for settings of the device that are not registers. Registers belong to the driver: a write
-    /// to DOORBELL, CQ_HEAD or CONTROL here makes the queue pair unusable.
+    /// The platform, for settings of the device that are not registers. The driver owns the registers: a write to DOORBELL, CQ_HEAD or
+    /// CONTROL through this reference makes the queue pair unusable.
     pub fn platform_mut(&mut self) -> &mut P {
         &mut self.platform
     }
@@ -377,8 +376,7 @@ impl<P: Platform> Driver<P> {
         self.platform.write_register(register, value)
     }
 
-    /// Sets a register. One that is shared with other queue pairs may be in use with the wanted value already: it is
-    /// written only if it holds another value.
+    /// Sets a register, unless it already holds this value. Other queue pairs may share the register and be in use.
     fn configure(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
         let own = matches!(register.block(), Block::FunctionQueue | Block::Queue);
         let found = if own { None } else { Some(self.read(register)?) };
@@ -391,7 +389,7 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// The error for a value that the device's owner has set differently.
+    /// The error for a register that the device's owner has set to another value.
     #[cold]
     fn owned(&self, field: &'static str, value: u32, found: u32) -> DeviceError {
         let expected = format!("{found}, as the owner of {} has set it", self.platform.name());
@@ -430,7 +428,8 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// Sets MODEL region and arenas. If this queue pair has none, those that another active queue pair of the function has set stay as they are.
+    /// Sets the MODEL region and the arenas. If this queue pair has none, it keeps those that another active queue pair of the function has
+    /// set.
     fn configure_language(&mut self) -> Result<(), DeviceError> {
         let Parts { config, layout, memory, features, .. } = &self.parts;
         let arenas = config.arena_bytes.iter().sum::<u64>();
@@ -484,7 +483,7 @@ impl<P: Platform> Driver<P> {
         Ok(true)
     }
 
-    /// Takes over the ring of an active function, as an earlier driver of this queue pair has left it.
+    /// Takes over the ring of an active function in the state that an earlier driver of this queue pair left.
     fn take_over_events(&mut self, depth: Depth) -> Result<(), DeviceError> {
         let tail = self.read(Register::EqTail)?;
         // What the device writes meanwhile is lost where it is overwritten: its slot is passed over.
@@ -493,17 +492,17 @@ impl<P: Platform> Driver<P> {
         self.write(Register::EqHead, tail)
     }
 
-    /// The error for a configuration that sets what the device does not have.
+    /// The error for a configuration that needs something the device does not have.
     #[cold]
     fn lacks(&self, field: &'static str, value: u64, what: &str) -> DeviceError {
         let expected = format!("unset: {} has no {what}", self.platform.name());
         DeviceError::Config { field, value, expected }
     }
 
-    /// Ends the DECODEs of `rollout` that are published, as a STOP does, without a descriptor and its completion (R8).
+    /// Ends the published DECODEs of `rollout`, as a STOP does, without a descriptor and its completion (R8).
     ///
     /// # Errors
-    /// `WriteRefused` if the device has no ABORT, or is not done with the last one; or another failure of the device.
+    /// `WriteRefused` if the device has no ABORT or has not finished the previous one, or another failure of the device.
     pub fn abort(&mut self, rollout: u32) -> Result<(), DeviceError> {
         self.ring()?;
         self.write(Register::Abort, rollout)
@@ -545,7 +544,7 @@ impl<P: Platform> Driver<P> {
         self.logp_region()?.read(delta_offset, cast_slice_mut(out))
     }
 
-    /// The workers that the configuration asks for. On a device that other queue pairs use too, the owner has chosen them.
+    /// Sets the workers that the configuration asks for. If other queue pairs use the device too, its owner has already chosen them.
     fn choose_workers(&mut self) -> Result<(), DeviceError> {
         let wanted = self.parts.config.workers;
         if self.platform.shared_device().is_some() {
@@ -618,7 +617,7 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// Writes an index that an active queue pair does not refuse.
+    /// Writes an index that an active queue pair accepts.
     #[inline]
     fn tell(&mut self, register: Register, index: u32) -> Result<(), DeviceError> {
         match self.write(register, index) {
@@ -627,7 +626,7 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// The error of a write that failed, with the root where registers show it.
+    /// The error for a failed write, with its root if the registers show it.
     #[cold]
     fn refused(&mut self, error: DeviceError) -> DeviceError {
         let DeviceError::WriteRefused { device, register, value } = error else { return error };
@@ -681,10 +680,10 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// Makes room, so that the completions whose events are unread keep their `user_data`.
+    /// Makes room, so that completions whose events are unread keep their `user_data`.
     #[cold]
     fn make_room_for_answers(&mut self, first: u32) {
-        // Negative where events came of completions that the host has not taken, as one before them was lost.
+        // Negative if events arrived for completions that the host has not taken, because an earlier completion was lost.
         let unread = i64::from(self.cq.head().wrapping_sub(self.told) as i32);
         if unread <= self.answers.len() as i64 {
             return;
@@ -697,7 +696,8 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// There are `most` completions. On a device that polls slots, some may belong to descriptors that the doorbell has not announced.
+    /// Notes that there are `most` completions. If the device polls slots, some may belong to descriptors that the doorbell has not
+    /// announced.
     #[cold]
     fn notice_polled(&mut self, most: u64) {
         if self.parts.slot_polling {
@@ -705,7 +705,7 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// Marks the queue pair as lost. Completions that came before are returned first, if there are any.
+    /// Marks the queue pair as lost. Completions that came earlier are returned first, if there are any.
     #[cold]
     fn lose(&mut self, count: usize, broken: Broken) -> Result<usize, DeviceError> {
         let known = self.known()?;
@@ -828,7 +828,7 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    /// Looks for the descriptors without a completion, at the time of the call.
+    /// Collects the descriptors that have no completion at the time of the call.
     fn outstanding<'q>(
         sq: &'q SubmissionQueue,
         cq: &'q CompletionQueue,
@@ -1005,7 +1005,7 @@ impl<P: Platform> Device for Driver<P> {
         let Some(events) = &mut self.events else {
             let queue = self.platform.queue();
             let mut taken = self.platform.tapped(queue, out)?;
-            // The host may see a completion before its write is answered, and its event comes behind that.
+            // The host may see a completion before the bus has answered its write. The LIFE event comes after that answer.
             let is_due = self.cq.head().wrapping_sub(self.told) as i32 > 0;
             if taken == 0
                 && !out.is_empty()

@@ -815,7 +815,7 @@ impl Script {
         let width = 32 * self.draws.mostly(80, 2, 8);
         let kv_heads = self.draws.from(1, 3);
         let heads = kv_heads * self.draws.from(1, 3);
-        // In such a case positions lie between sinks and window, which nothing may read, and every block that is read counts.
+        // In these cases there are positions between the sinks and the window. Nothing may read them, and every block that is read counts.
         let gap = self.draws.chance(40);
         let position = match self.draws.below(10) {
             _ if gap => 64 + self.draws.below(66),

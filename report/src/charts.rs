@@ -83,7 +83,7 @@ pub fn workers(lives: &[Life], workers: usize) -> String {
             .x_label_area_size(24)
             .y_label_area_size(36)
             .build_cartesian_2d(0f64..(last - first) as f64, 0f64..rows as f64)?;
-        // Workers count from 0. The number stands at the lower edge of its row.
+        // Workers count from 0. The number stands at the lower edge of the worker's row.
         axes(&mut chart, rows.min(8), |row| {
             let worker = (workers as f64 * (rows as f64 - row) / rows as f64).round() - 1.0;
             if worker < 0.0 { String::new() } else { worker.to_string() }

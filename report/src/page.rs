@@ -27,7 +27,7 @@ pub struct Part<'a> {
     pub workers: &'a [WorkerCounters],
     /// Whether it agrees with the first device, and why not.
     pub verdict: &'a str,
-    /// Why it did not come to the end of the run, if it did not.
+    /// Why the device did not reach the end of the run; `None` if it did.
     pub stopped: Option<String>,
 }
 
@@ -68,8 +68,8 @@ impl Part<'_> {
     }
 }
 
-/// The page of a run of these devices. `silent` are those that gave no figures, each with why it did not come to the end. `heading` says what
-/// ran; `why` explains what went wrong, if anything did.
+/// Renders the page of a run. `parts` are the devices with figures. `silent` names the devices without figures, each with the reason why it
+/// did not finish. `heading` says what ran. `why` explains what went wrong, or is empty.
 pub fn page(heading: &str, parts: &[Part<'_>], silent: &[(&str, String)], why: &str) -> String {
     let stalls: Vec<Stalls> = parts.iter().map(Part::stalls).collect();
     html! {
@@ -197,12 +197,12 @@ fn causes(parts: &[Part<'_>], stalls: &[Stalls]) -> Markup {
     }
 }
 
-/// Hundredths of a percent.
+/// Formats hundredths of a percent.
 fn hundredths(share: u64) -> String {
     format!("{}.{:02} %", share / 100, share % 100)
 }
 
-/// Seconds with three significant digits.
+/// Formats seconds with three significant digits.
 fn seconds(seconds: f64) -> String {
     let zeros = if seconds > 0.0 { (-seconds.log10()).ceil().clamp(0.0, 9.0) as usize } else { 0 };
     format!("{seconds:.*}", 2 + zeros)

@@ -62,9 +62,9 @@ impl Cause {
 /// Where the shares of idle time come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// From what waited in the device at each tick, as LIFE events tell of nearly all descriptors.
+    /// From what waited in the device at each tick: nearly all descriptors have LIFE events.
     Lives,
-    /// In proportion to the device's counters of stalls: many LIFE events are missing, or contradict themselves.
+    /// In proportion to the device's stall counters: many LIFE events are missing or inconsistent.
     Counters,
 }
 
@@ -75,11 +75,11 @@ pub struct Stalls {
     /// Where the shares of idle time come from.
     pub source: Source,
     by: [u64; Cause::ALL.len()],
-    /// Ticks of the run in which workers were idle and something was on its way.
+    /// Ticks of the run in which workers were idle while descriptors were on their way.
     steps: u64,
 }
 
-/// One event in so many may be missing, and the shares still follow from the others.
+/// LIFE events give the shares if at most one in this many is missing.
 const MISSING: usize = 100;
 
 impl Stalls {
@@ -89,7 +89,7 @@ impl Stalls {
         let untold = completed.clone().filter(|life| life.read().is_none()).count();
         let complete = untold * MISSING <= completed.count();
         let mut told = Self::of_lives(lives, workers);
-        // Events do not show a full completion queue: what waits for nothing else counts as on its way there.
+        // Events do not show a full completion queue, so they count its ticks as `Steps`. Move these ticks by the counter.
         told.fill_queue(counters.get(Counter::StallCq));
         let [busy, idle, wait, held] = [Counter::Busy, Counter::Idle, Counter::Wait, Counter::StallWrite]
             .map(|counter| counters.get(counter));
@@ -106,7 +106,7 @@ impl Stalls {
         let parts: Vec<(Cause, u64)> = if complete {
             IDLE.map(|cause| (cause, told.get(cause))).into()
         } else {
-            // STALL_ORDER counts both. The lives that are there say how much of each.
+            // STALL_ORDER counts both causes. The LIFE events that exist give the ratio.
             let held_by_rule = count(Counter::StallOrder);
             let [ordered, opened] = [Cause::Order, Cause::Prefill].map(|cause| u128::from(told.get(cause)));
             let order = (u128::from(held_by_rule) * ordered).checked_div(ordered + opened);
@@ -126,7 +126,7 @@ impl Stalls {
         stalls
     }
 
-    /// Moves what was on its way, in `ticks` of the run, to the full completion queue.
+    /// Moves idle time from `Steps` to the full completion queue, for `ticks` ticks of the run.
     fn fill_queue(&mut self, ticks: u64) {
         let steps = self.by[Cause::Steps as usize];
         let share = u128::from(steps) * u128::from(ticks.min(self.steps));
@@ -204,7 +204,7 @@ impl Stalls {
         100.0 * self.get(cause) as f64 / self.total().max(1) as f64
     }
 
-    /// The shares in hundredths of a percent, rounded so that they add up to all of them.
+    /// The shares in hundredths of a percent, rounded so that they add up to 100 %.
     pub fn hundredths(&self) -> [u64; Cause::ALL.len()] {
         const ALL: u128 = 10_000;
         let total: u128 = self.by.iter().map(|&ticks| u128::from(ticks)).sum();
@@ -239,8 +239,8 @@ pub fn span(lives: &[Life]) -> (u64, u64) {
     (first, lives.iter().filter_map(Life::visible).max().unwrap_or(first))
 }
 
-/// What held each descriptor before a worker began with it. `Steps`: nothing did. One that waited for its turn behind another waited for what
-/// held that one.
+/// What held each descriptor before a worker began with it; `Steps` if nothing did. A descriptor that waited for its turn has the cause of
+/// the one before it.
 fn causes(lives: &[Life]) -> Vec<Cause> {
     let mut rollouts: HashMap<(u8, u32), u64> = HashMap::new();
     let mut prefills: HashMap<(u8, u32), u64> = HashMap::new();
@@ -355,7 +355,7 @@ mod tests {
         Stalls::of_lives(&[sound, late], 16);
     }
 
-    /// R4: events do not show that a completion waits for its slot; STALL_CQ does.
+    /// R4: events do not show a completion that waits for its slot, but STALL_CQ does.
     #[test]
     fn a_full_completion_queue_is_told_by_its_counter() {
         let of = |rollout| HwDesc::decode(rollout, 4, 4);
@@ -374,7 +374,8 @@ mod tests {
         adds_up(&stalls);
     }
 
-    /// One event in a hundred that is missing changes no source; where more are, STALL_ORDER is R5 or R17 as the others say.
+    /// If one event in a hundred is missing, the source stays the same. If more are missing, the remaining ones divide STALL_ORDER between
+    /// R5 and R17.
     #[test]
     fn missing_events_do_not_turn_a_group_into_an_order() {
         let prefill = HwDesc { rollout_id: 900, ..HwDesc::open_group(7, 4, 60) };
@@ -406,7 +407,7 @@ mod tests {
         adds_up(&stalls);
     }
 
-    /// A descriptor behind one that is held waits for the same.
+    /// A descriptor that waits its turn has the same cause as the descriptor before it.
     #[test]
     fn a_turn_has_the_cause_of_what_it_waits_behind() {
         let of = |rollout| HwDesc::decode(rollout, 4, 4);

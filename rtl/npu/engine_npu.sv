@@ -1,17 +1,22 @@
-// Engine 1: language models, on one NPU that the workers share step by step. It has the seam that every engine has (see engine_hash), and two
-// things more: a step may fail, and a PREFILL is one begin, answered when all of its positions are made. One with LOGP scores: behind each step the
-// log-probability of the token that follows is written, before the next one begins.
+// Engine 1: language models, on one NPU that the workers share step by step. It has the interface that every engine has
+// (see engine_hash), with two additions: a step may fail, and a PREFILL is one begin, which is answered when all of its
+// positions are made. A PREFILL with LOGP scores its tokens: after each step the log-probability of the token that
+// follows is written, before the next step begins.
 //
-// Of a descriptor it keeps, by worker and place, what the sequence in memory does not say; when one begins, and the token lines that its queue pair
-// has sent are answered, its HwSequence is read, and held by worker. Then the workers that want a step take turns; what a step needs is read for it: the token, the block table (by the NPU), the program. A
-// turn ends when a gang of the NPU has the step, and another one begins with what comes of it. The NPU keeps nothing between steps.
+// For each descriptor the engine keeps, by worker and place, what the sequence in memory does not say. When a descriptor
+// begins, and the token lines that its queue pair has sent are answered, the engine reads its HwSequence and keeps it
+// by worker. Then the workers that want a step take turns. The engine reads what a step needs: the token, the block
+// table (by the NPU) and the program. A turn ends when a gang of the NPU has the step, and another turn begins with the
+// result of the step. The NPU keeps nothing between steps.
 //
-// A gang takes steps of DECODEs of one version and one owner, or of one PREFILL, whose positions follow each other: each writes its keys and values
-// ahead of all that read them (N3). DECODEs are shared out evenly among the gangs. A gang that is open waits for those of whom a step is to be
-// expected: an answer of theirs is there or was taken a moment ago; and for nobody for long.
+// A gang takes steps of DECODEs of one version and one owner, or of one PREFILL, whose positions follow each other:
+// each position writes its keys and values before any position reads them (N3). DECODEs are distributed evenly among
+// the gangs. An open gang waits for workers that are likely to want a step soon, because an answer of theirs is there
+// or was taken a moment ago. It does not wait long for any of them.
 //
-// A queue pair that ends (R12, R24) begins no step after that of the turn under way. A PREFILL of it ends with the steps that the NPU has. What has not
-// begun ends without a step, as if it had failed; nobody sees how, because its completion is dropped.
+// When a queue pair ends (R12, R24), it begins no further step after the turn in progress. Its PREFILL ends with the
+// steps that the NPU already has. A descriptor that has not begun ends without a step, as if it had failed. Nobody sees
+// the failure, because the completion is dropped.
 module engine_npu
   import desc_pkg::*;
   import core_pkg::*;
@@ -35,7 +40,7 @@ module engine_npu
   input  logic [3:0]              start_queue_i,
   input  queue_config_t           start_config_i,
   input  model_config_t           start_models_i,
-  input  logic [Queues-1:0]       ending_i,          // R12, R24: active, and no longer on: they begin no step any more
+  input  logic [Queues-1:0]       ending_i,          // R12, R24: active, but no longer on: no further step begins
 
   input  logic                    prepare_i,
   input  logic [31:0]             seed_i,
@@ -312,7 +317,7 @@ module engine_npu
   logic                  picks, gives_back;
   logic [Workers-1:0]    waiting;
 
-  // Workers that want a step, and whose queue pair ends. It ends until no worker has anything of it.
+  // Workers that want a step, and whose queue pair ends. The end lasts until no worker has work of that queue pair.
   logic [Workers-1:0]    ends_q;
   always_ff @(posedge clk_i) begin
     if (!rst_ni) ends_q <= '0;
@@ -321,8 +326,8 @@ module engine_npu
     end
   end
 
-  // Results first: they set gangs free. Who finds no gang that would take its step waits for one to be free. What ends waits
-  // for nothing.
+  // Results come first: they free gangs. A worker waits until a gang is free if none would take its step. A worker
+  // whose queue pair ends waits for nothing.
   assign waiting     = want_q & ~runs_q & ((~blocked_q & ~held) | ends_q);
   assign gives_back  = state_q == Idle && result_valid;
   assign picks       = state_q == Idle && !result_valid
@@ -571,7 +576,8 @@ module engine_npu
   logic              answers, finishes, goes_on, sends;
   logic [Workers-1:0] answered;
   assign answers  = state_q == Answer;
-  // A PREFILL is answered once, behind its last position or the last that its queue pair begins; a gang's steps of it come back one after the other, the earlier positions first.
+  // A PREFILL is answered once, after its last position or after the last that its queue pair begins. Its steps come
+  // back from a gang one after the other, in the order of the positions.
   assign goes_on  = awaits_q || (task_q.silent && !failed_q && !over_q && !ends_q[worker_q] && position_q + 32'd2 != task_q.seq_len);
   assign finishes = answers && !goes_on;
   assign answered = finishes ? Workers'(16'd1 << worker_q) : '0;

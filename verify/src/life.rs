@@ -12,10 +12,11 @@ use crate::replay::ReplayPlan;
 
 /// Events that are read at a time.
 const BATCH: usize = 256;
-/// What ended earlier than this many of the device's own steps before a worker began did not hold the descriptor last; at least `SLACK_MIN` ticks.
+/// A wait is named only if it ended at most this many of the device's own steps before the worker began. The limit is at least `SLACK_MIN`
+/// ticks.
 const SLACK: u64 = 8;
 const SLACK_MIN: u64 = 32;
-/// Descriptors that wait for their turn behind one another, and are looked through.
+/// The longest chain of descriptors waiting their turn that is followed.
 const TURNS: usize = 64;
 /// Looks for the events of what has completed, before they count as lost.
 const LAST_LOOKS: usize = 1000;
@@ -315,19 +316,19 @@ impl Lives {
         Some(life.read()? - self.first?)
     }
 
-    /// What `life` waited for before a worker began with it: of all that held it, what ended last. What waited for its turn waited for what held
-    /// the one before it. `None` if it began as soon as any descriptor of the replay did after the read of its slot, or nearly so and nothing
-    /// held it. Of a device with one clock.
+    /// What `life` waited for before a worker began with it: the wait that ended last. If that was its turn, the result is what held the
+    /// descriptor before it. `None` if the worker began as soon after the read of the slot as for any descriptor of the replay, or nearly
+    /// as soon and nothing held it. Applies to a device with one clock.
     ///
     /// # Panics
-    /// `life` is of another replay.
+    /// If `life` belongs to another replay.
     pub fn waited(&self, life: &Life) -> Option<Waited<'_>> {
         // The device's own steps.
         let steps = self.lives.iter().filter_map(|life| Some(life.began()? - life.read()?)).min()?;
         Some(self.held(self.place(life), steps, TURNS)?.1)
     }
 
-    /// The same, with the tick at which it ended.
+    /// Like [`waited`](Self::waited), with the tick at which the wait ended.
     fn held(&self, place: usize, steps: u64, turns: usize) -> Option<(u64, Waited<'_>)> {
         let life = &self.lives[place];
         let (event, read, began) = (life.event?, life.read()?, life.began()?);
@@ -338,7 +339,8 @@ impl Lives {
         let slack = (SLACK * steps).max(SLACK_MIN);
         let same_queue = |other: &&Life| other.event.is_some_and(|other| other.queue_id == event.queue_id);
         let holds = |at: Option<u64>| at.is_some_and(|at| ready < at && at <= began && began - at <= slack);
-        // A device may let the next one begin before the completion's write is answered, which is when it counts as visible.
+        // A device may let the next descriptor begin before the bus has answered the write of the completion. The completion counts as
+        // visible from that answer on.
         let let_go =
             |other: &Life| Some(other.visible()?.min(began)).filter(|_| other.ended() <= Some(began));
         // Of the descriptors that were submitted earlier to its queue pair, the last to complete of those that hold it.
@@ -380,7 +382,7 @@ impl Lives {
             let other = &self.lives[before];
             deeper.filter(|&(end, _)| end > ready).or(Some((other.began()?, Waited::Turn(other))))
         });
-        // Of those that ended at the same time the last in this order.
+        // If several waits ended at the same tick, the last in this order counts.
         let held = turn.into_iter().chain(worker).chain(by_rule).max_by_key(|&(end, _)| end);
         held.or((began - read > slack).then_some((began, Waited::Unknown)))
     }
@@ -470,11 +472,11 @@ mod tests {
             life(6, of(5), 200, [4, 10, 12], 0),
             // Nothing that shows.
             life(7, of(6), 300, [40, 41, 42], 3),
-            // Its turn came at 340: what held rollout 6 held it.
+            // Its turn came at 340, so what held rollout 6 held it.
             life(8, of(7), 301, [40, 41, 42], 2),
             // Rollout 7 was complete before the steps were.
             life(9, of(7), 340, [5, 9, 10], 2),
-            // R16: rollout 8 began a tick later than it could.
+            // R16: rollout 8 began a tick later than it could have.
             life(10, of(8), 400, [5, 9, 10], 4),
             life(11, of(9), 400, [6, 9, 10], 5),
         ]);
@@ -491,7 +493,7 @@ mod tests {
         assert!(matches!(waited(5), Some(Waited::Fence(life)) if named(life) == 4));
     }
 
-    /// A worker that was free for long, and a turn that came long ago, held nothing last: as a full completion queue does it (R4).
+    /// A worker that was free long before, or a turn that came long before, does not explain the wait: a full completion queue (R4) may.
     #[test]
     fn what_held_a_descriptor_long_ago_is_not_named() {
         let of = |rollout| HwDesc::decode(rollout, 4, 4);
@@ -506,7 +508,8 @@ mod tests {
         }
     }
 
-    /// The RTL lets the next descriptor begin before the write of the completion is answered, which is when it counts as visible.
+    /// The RTL lets the next descriptor begin before the bus has answered the write of the completion. The completion counts as visible
+    /// from that answer on.
     #[test]
     fn a_device_that_lets_go_before_the_response_is_believed() {
         let of = |rollout| HwDesc::decode(rollout, 4, 4);

@@ -94,7 +94,7 @@ impl Source for File<'_> {
     }
 }
 
-/// What to do where another converter wrote it, or an old one.
+/// The remedy for a file that another converter, or an old one, wrote.
 const CONVERT: &str =
     "convert the model again by a current llama.cpp, to GGUF of version 3 in little-endian order";
 
@@ -133,7 +133,7 @@ pub(super) fn import(bytes: &[u8], name: &str) -> Result<Imported, FileError> {
     Ok(Imported { model, about, notes })
 }
 
-/// Refuses what is a part of a model, or has other equations than the architecture's.
+/// Rejects a file that holds only a part of a model, or a model whose equations differ from the architecture's.
 fn whole(keys: &Keys<'_>) -> Result<(), FileError> {
     let refused = |key: &str, problem: String, remedy: &str| Err(FileError::new(key, problem, remedy));
     let integer = |key: &str| keys.0.get(key).and_then(integer);
@@ -267,7 +267,7 @@ impl Keys<'_> {
         }
     }
 
-    /// What is there is of this type; a value of another one is not taken for no value.
+    /// Returns the value of `key`, or `None` if the key is missing. A value of another type is an error.
     fn optional<T>(&self, key: &str, held: Option<T>, expected: &str) -> Result<Option<T>, FileError> {
         match (held, self.0.get(key)) {
             (Some(held), _) => Ok(Some(held)),
@@ -373,7 +373,7 @@ fn about(keys: &Keys<'_>, name: &str, vocabulary: usize) -> Result<(About, Vec<S
 
 const KINDS: &str = "tokenizer.ggml.token_type";
 
-/// Of each token; all are plain where nothing is told.
+/// The kind of each token. Every token is a plain one if the file has no kinds.
 fn kinds(keys: &Keys<'_>, vocabulary: usize) -> Result<Vec<i64>, FileError> {
     let list = match keys.0.get(KINDS) {
         None => return Ok(vec![1; vocabulary]),

@@ -78,14 +78,14 @@ impl Source for Files<'_> {
     }
 }
 
-/// Where the files of a model are that hold no weights: in its directory, or in that of a model whose weights it is to take the place of.
+/// Where to look for the files that hold no weights: in the model's own directory, then in that of the model that it replaces.
 struct Place<'p> {
     directory: &'p Path,
     other: Option<&'p Path>,
 }
 
 impl Place<'_> {
-    /// What cannot be looked at is reported by whoever reads it.
+    /// The path of a file of this name. If its presence cannot be determined, the later read reports the error.
     fn file(&self, name: &str) -> PathBuf {
         let lacks = |path: &Path| is_there(path).is_ok_and(|there| !there);
         let own = self.directory.join(name);
@@ -101,7 +101,7 @@ pub(super) fn import(directory: &Path) -> Result<Imported, FileError> {
     read_from(&Place { directory, other: None }, None)
 }
 
-/// Reads a directory of weights of this shape. What it lacks beside them is that of `other`.
+/// Reads a directory of weights of this shape. Other files that are missing there are read from `other`.
 pub(super) fn update(directory: &Path, other: Option<&Path>, shape: &Shape) -> Result<Imported, FileError> {
     read_from(&Place { directory, other }, Some(shape))
 }
@@ -116,7 +116,7 @@ fn read_from(place: &Place<'_>, shape: Option<&Shape>) -> Result<Imported, FileE
     let path = place.file("config.json");
     let config = object(&path)?;
     let plan = config::plan(&config).map_err(|error| error.within(&path))?;
-    // Before any weight is read: a model takes several times the bytes of its files.
+    // Check the shape before any weight is read: reading a model takes several times the size of its files in memory.
     if shape.is_some_and(|shape| plan.shape() != Shape { kv_cap: None, ..*shape }) {
         let problem = "the model has another shape than the one that is served";
         return Err(FileError::new(path.display(), problem, "start a server for it"));
@@ -161,7 +161,7 @@ fn read_from(place: &Place<'_>, shape: Option<&Shape>) -> Result<Imported, FileE
             "give the model as LlamaForCausalLM saves it",
         ));
     }
-    // Early checkpoints have them; they follow from the base of the rotations.
+    // Early checkpoints have these tensors. They follow from the base of the rotations.
     names.retain(|name, _| !name.ends_with(".rotary_emb.inv_freq"));
     let files = Files { files: tensors, names };
     let model = match plan {
@@ -173,7 +173,7 @@ fn read_from(place: &Place<'_>, shape: Option<&Shape>) -> Result<Imported, FileE
     Ok(Imported { model, about, notes })
 }
 
-/// Whether there is a file of this name. A link to nothing is there, and cannot be read.
+/// Whether a file of this name exists. A dangling symlink counts as a file, and reading it then fails.
 fn is_there(path: &Path) -> Result<bool, FileError> {
     match fs::symlink_metadata(path) {
         Ok(_) => Ok(true),
@@ -185,7 +185,7 @@ fn is_there(path: &Path) -> Result<bool, FileError> {
 fn json(path: &Path) -> Result<Value, FileError> {
     let bytes = read(path, JSON_BYTES)?;
     serde_json::from_slice(&bytes).map_err(|error| {
-        // Python writes and reads them.
+        // Python writes and reads NaN and Infinity, which JSON does not have.
         let odd =
             [&b"NaN"[..], b"Infinity"].iter().any(|word| bytes.windows(word.len()).any(|part| part == *word));
         let remedy = if odd { "write null or a number in the place of NaN and Infinity" } else { FETCH };
@@ -318,7 +318,7 @@ fn about(place: &Place<'_>, config: &Value, vocabulary: usize) -> Result<(About,
     }
     let settings = place.file(tokens::CONFIG);
     let other = optional(&settings)?;
-    // As transformers: these files are of before added_tokens_decoder, and come first where that is not told.
+    // Like transformers, read these older files only if there is no added_tokens_decoder. Their entries come first then.
     let old = |file: &str| match other["added_tokens_decoder"] {
         Value::Null => optional(&place.file(file)),
         _ => Ok(Value::Null),
@@ -397,9 +397,9 @@ fn about(place: &Place<'_>, config: &Value, vocabulary: usize) -> Result<(About,
     Ok((about, notes))
 }
 
-/// What generation_config.json says that changes what is drawn, and nothing here obeys: one line, or none.
+/// The fields of generation_config.json that affect sampling and that this program ignores, in one line; empty if there are none.
 fn ignored(generation: &Value) -> Vec<String> {
-    // What says nothing of drawing; what is read is eos_token_id.
+    // Fields that do not affect sampling, and eos_token_id, which is read elsewhere.
     const OTHER: [&str; 13] = [
         "_from_model_config",
         "bos_token_id",
@@ -415,7 +415,7 @@ fn ignored(generation: &Value) -> Vec<String> {
         "trust_remote_code",
         "use_cache",
     ];
-    // Where nothing changes.
+    // Values that have no effect.
     let neutral = |name: &str, value: &Value| match name {
         "temperature"
         | "top_p"
@@ -435,7 +435,7 @@ fn ignored(generation: &Value) -> Vec<String> {
         | "epsilon_cutoff"
         | "eta_cutoff"
         | "diversity_penalty" => value.as_f64() == Some(0.0),
-        // Tokens are drawn here.
+        // This program always samples.
         "do_sample" => *value == true,
         _ => *value == false || value.as_array().is_some_and(Vec::is_empty),
     };
@@ -452,13 +452,13 @@ fn ignored(generation: &Value) -> Vec<String> {
     )]
 }
 
-/// Where transformers may make another tokeniser of the files.
+/// Notes for files of which transformers may build a different tokeniser.
 fn rebuilt(tokenizer: &Value, config: &Value, other: &Value) -> Vec<String> {
     let mut notes = vec![];
     let class = other["tokenizer_class"].as_str().or_else(|| config["tokenizer_class"].as_str());
     let plain = ["TokenizersBackend", "PreTrainedTokenizer", "PythonBackend"];
     let class = class.map(|class| class.strip_suffix("Fast").unwrap_or(class));
-    // Of this class it takes the file as it is if texts are bytes in it.
+    // transformers uses the file of this class unchanged if the tokeniser works on bytes.
     let bytes = || tokenizer["pre_tokenizer"].to_string().contains("\"ByteLevel\"");
     if let Some(class) =
         class.filter(|class| !(plain.contains(class) || *class == "LlamaTokenizer" && bytes()))
@@ -476,7 +476,7 @@ fn rebuilt(tokenizer: &Value, config: &Value, other: &Value) -> Vec<String> {
     notes
 }
 
-/// Templates of chats; empty where there is none.
+/// Chat templates; an empty string where there is none.
 #[derive(Debug, Default)]
 struct Templates {
     default: String,
@@ -485,7 +485,7 @@ struct Templates {
 }
 
 impl Templates {
-    /// chat_template.jinja and those of additional_chat_templates; where there is none of them, what tokenizer_config.json says.
+    /// Takes chat_template.jinja and the files of additional_chat_templates. If there are none, takes what tokenizer_config.json holds.
     fn of(place: &Place<'_>, other: &Value, notes: &mut Vec<String>) -> Result<Self, FileError> {
         let mut named: BTreeMap<String, String> = BTreeMap::new();
         let text = |path: &Path| {
@@ -528,7 +528,7 @@ impl Templates {
         Ok(templates)
     }
 
-    /// By their names; nothing if it is malformed.
+    /// The templates by name, or `None` if the value is malformed.
     fn told(value: &Value) -> Option<BTreeMap<String, String>> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         match value {

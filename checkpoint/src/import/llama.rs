@@ -72,7 +72,7 @@ pub(super) fn read(source: &dyn Source, names: &Names, plan: Plan) -> Result<Mod
     let there = source.names();
     let Shape { width, hidden, head_width, .. } = shape;
     let tokens = source.take(names.tokens, shape.vocabulary, width);
-    // That of the tokens may be there once more.
+    // A file may hold a copy of the token embeddings as the output head.
     let same =
         |a: &[f32], b: &[f32]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
     if there.iter().any(|there| there == names.head) {

@@ -32,12 +32,12 @@ pub(super) fn render(
         output: TEMPLATE_OUTPUT.value()?,
         depth: TEMPLATE_DEPTH.value()?,
     };
-    // Read here: the child must not wait for whoever writes the environment, or reads the time zone.
+    // Read the time here: the child must not wait for another thread's lock on the environment, nor read the time zone.
     let now = now()?;
     apart(bounds.output, || rendered(&source::rewritten(&template)?, messages, tools, special, bounds, now))
 }
 
-/// The local time, or that of SOURCE_DATE_EPOCH in UTC.
+/// The local time, or the time of SOURCE_DATE_EPOCH in UTC.
 fn now() -> Result<NaiveDateTime, String> {
     if let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") {
         let seconds = text.to_str().and_then(|text| text.parse().ok());
@@ -50,10 +50,10 @@ fn now() -> Result<NaiveDateTime, String> {
     }
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let since = since.map_err(|_| "the clock says that it is before 1970; set it".to_owned())?;
-    // SAFETY: all of it are integers, and a pointer that is not followed.
+    // SAFETY: all fields are integers, except one pointer that is never followed.
     let mut time: libc::tm = unsafe { std::mem::zeroed() };
     let seconds = libc::time_t::try_from(since.as_secs()).unwrap_or_default();
-    // SAFETY: both are of this thread.
+    // SAFETY: both values belong to this thread.
     unsafe { libc::localtime_r(&raw const seconds, &raw mut time) };
     let [month, day, hour, minute, second] =
         [time.tm_mon + 1, time.tm_mday, time.tm_hour, time.tm_min, time.tm_sec.min(59)]
@@ -128,7 +128,7 @@ fn rendered(
     String::from_utf8(out.bytes).map_err(|error| error.to_string())
 }
 
-/// As Python's `datetime.now().strftime` does it, whose time knows no time zone.
+/// Formats like Python's `datetime.now().strftime`, whose time has no time zone.
 fn strftime(now: NaiveDateTime, format: &str) -> Result<String, Error> {
     use std::fmt::Write;
     let wrong = || {
@@ -247,7 +247,7 @@ impl Json {
                 self.end(keys.len(), depth);
                 self.text.push('}');
             }
-            // The sum of two lists is an iterator here, so iterators that Python refuses cannot be told from it.
+            // The crate represents the sum of two lists as an iterator, so iterators, which Python rejects, have to be accepted here.
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.collect();
                 self.text.push('[');

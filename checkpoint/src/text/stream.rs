@@ -17,7 +17,8 @@ use crate::contained::contained;
 pub struct Stream<'t> {
     text: &'t Text,
     stages: Vec<Stage<'t>>,
-    /// What the tokens before the first end with, if that was not decided yet: it is a part of their own text.
+    /// Text of the earlier tokens that was still undecided when the stream began. It is part of their text, and the stream does not yield
+    /// it.
     before: String,
     /// After an error the stages may have lost tokens.
     failed: Option<TextError>,
@@ -35,14 +36,14 @@ impl<'t> Stream<'t> {
         Self { text, stages, before: String::new(), failed: None }
     }
 
-    /// The same behind these tokens: what it gives is what further tokens add to their text. Only the last of them decide that.
+    /// A stream that continues `tokens`: it yields only the text that later tokens add. That depends on the last tokens only.
     pub(super) fn behind(text: &'t Text, tokens: &[u32]) -> Self {
         let mut stream = Stream::new(text);
         let last = &tokens[tokens.len().saturating_sub(LOOKS_BACK)..];
         let left = stream.take(last).and_then(|_| stream.clone().end());
         match left {
             Ok(before) => Self { before, ..stream },
-            // Tokens that no text can be had of add nothing to the next ones.
+            // Earlier tokens that cannot be decoded do not affect later ones.
             Err(_) => Stream::new(text),
         }
     }
@@ -96,7 +97,7 @@ impl<'t> Stream<'t> {
             if is_whole {
                 self.before.drain(..same);
             } else {
-                // All of it was told, or it became another text.
+                // Either all of it has been removed, or the decoded text differs.
                 self.before.clear();
             }
         }
@@ -104,11 +105,11 @@ impl<'t> Stream<'t> {
     }
 }
 
-/// Tokens behind which no decoder asks for those before them, unless they are all of one letter or run.
+/// How many earlier tokens a decoder can depend on, unless all of them belong to one character or run.
 const LOOKS_BACK: usize = 32;
 
 impl Text {
-    /// The bytes of a token by its name, if it stands for bytes: those that are no letter by themselves have no text.
+    /// The bytes that the token's name stands for, if any. Bytes that are not a whole character have no text.
     pub fn bytes(&self, token: u32) -> Option<Vec<u8>> {
         let name = self.tokenizer.id_to_token(token)?;
         for stage in Stream::new(self).stages {

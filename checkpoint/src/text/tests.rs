@@ -180,7 +180,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
-    /// The text of all tokens is that of the first ones, and what a stream behind these says, unless these end within a letter or a run of bytes.
+    /// The text of all tokens is the text of the first ones and what a stream after them yields, unless the first ones end within a
+    /// character or a run of bytes.
     #[test]
     fn a_stream_behind_others_says_what_is_added(
         decoder in proptest::sample::select(decoders()),
@@ -203,7 +204,7 @@ proptest! {
     }
 }
 
-/// Tokens of parts of letters have their bytes.
+/// Tokens that are parts of characters have their own bytes.
 #[test]
 fn tokens_of_bytes_have_these() {
     let all = decoders();

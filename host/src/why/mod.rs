@@ -23,7 +23,7 @@ pub(crate) struct Known {
     pub is_fresh: bool,
     /// Where the interrupt is armed, if it is waited for.
     pub armed: Option<u32>,
-    /// What the slot of the next completion holds that is not there, and whether one half of it is.
+    /// If the next completion is absent: what its slot holds, and whether one half of it has the right phase.
     pub stale: Option<(HwCompletion, bool)>,
 }
 
@@ -73,7 +73,7 @@ impl Why {
     }
 }
 
-/// Whether `completion` is that of a descriptor: it names it, and its slot was consumed by then.
+/// Whether `completion` belongs to the descriptor: it carries the descriptor's ids, and its `sq_head` says that the slot was consumed.
 fn answers(completion: &HwCompletion, &(index, desc): &(u32, HwDesc), sq_tail: u32) -> bool {
     let HwCompletion { rollout_id, user_data, sq_head, .. } = *completion;
     let consumed = sq_head.wrapping_sub(index);

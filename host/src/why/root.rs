@@ -17,25 +17,26 @@ pub enum Root {
     Dead(String),
     /// Somebody other than this driver has disabled or reset the queue pair. Its transfers may still drain.
     Inactive,
-    /// Somebody other than this driver has set CONTROL.DRAIN.
+    /// A party other than this driver has set CONTROL.DRAIN.
     Drains,
-    /// A register of the queue pair's configuration does not hold what the driver wrote.
+    /// A configuration register of the queue pair does not hold what the driver wrote.
     Setting {
         /// The register.
         register: Register,
         /// What the driver wrote.
         wrote: u32,
-        /// What the device has.
+        /// What the device holds.
         has: u32,
     },
-    /// A write of DOORBELL that the device does not have, or has with another value.
+    /// The device missed a write of DOORBELL, or holds another value.
     LostDoorbell {
         /// What the driver wrote.
         wrote: u32,
         /// What the device has.
         has: u32,
     },
-    /// The device does not have what the driver wrote to CQ_HEAD, and its completion queue is full, or it takes for released what is not.
+    /// The device does not hold what the driver wrote to CQ_HEAD. Either its completion queue is full, or it counts slots as released that
+    /// are not.
     LostRelease {
         /// What the driver wrote.
         wrote: u32,
@@ -49,14 +50,14 @@ pub enum Root {
     },
     /// A completion is there, and the message of the interrupt is held: by a mask, as messages are switched off, or by the message before.
     Masked,
-    /// A completion is there, and the device's ARM is not what the driver wrote.
+    /// The next completion is in memory, and the device's ARM differs from what the driver wrote.
     LostArm {
         /// What the driver wrote.
         wrote: u32,
-        /// What the device has.
+        /// What the device holds.
         has: u32,
     },
-    /// A completion is there, the interrupt is not armed, and its message has not come.
+    /// The next completion is in memory, the interrupt is not armed, and its message has not arrived.
     LostMessage {
         /// Faults of ERROR, in words.
         faults: String,
@@ -80,7 +81,7 @@ pub enum Root {
         /// Faults of ERROR, in words.
         faults: String,
     },
-    /// A completion is in its slot, and does not carry its phase in both halves.
+    /// A completion is in its slot, but its phase is not right in both halves.
     Phase {
         /// Its index.
         at: u32,
@@ -98,7 +99,7 @@ pub enum Root {
         /// The index behind the last.
         to: u32,
     },
-    /// Descriptors that were read, with no worker that runs them. The oldest waits for no other.
+    /// Descriptors that were read, with no worker that runs them. The oldest does not wait for another descriptor.
     Held {
         /// How many.
         descriptors: u64,
@@ -213,12 +214,12 @@ impl fmt::Display for Root {
     }
 }
 
-/// Whether running index `a` is behind `b` in time: larger.
+/// Whether running index `a` is larger than `b`, modulo 2^32.
 fn is_ahead(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
 }
 
-/// The rule that needs a register of [`Parts::settings`].
+/// The rule that a register of [`Parts::settings`] serves.
 fn rule_of(register: Register) -> &'static str {
     use Register as R;
     match register {
@@ -243,7 +244,7 @@ pub(crate) struct Seen {
     cq_size: u32,
     /// ARM, if the device has interrupts.
     arm: Option<u32>,
-    /// The first register of the configuration that does not hold what the driver wrote, what that was, and what it holds.
+    /// The first configuration register that does not hold what the driver wrote: the register, the written value and the held value.
     setting: Option<(Register, u32, u32)>,
     /// The interrupt has fired, and its message is not sent.
     held: bool,
@@ -295,7 +296,7 @@ impl Seen {
         self.workers.unwrap_or(0) >> 3 & 0x1F
     }
 
-    /// Whether somebody else ended the queue pair's work.
+    /// The root, if the queue pair is dead or a party other than the driver has ended its work.
     fn ended(&self) -> Option<Root> {
         if self.state.contains(State::DEAD) {
             return Some(Root::Dead(names(self.fault)));
@@ -305,7 +306,7 @@ impl Seen {
         (!is_on).then_some(Root::Inactive)
     }
 
-    /// A register that is not as the driver wrote it, whatever the device does with it, and the rule for that.
+    /// A register that does not hold what the driver wrote, whatever the consequences, and the rule that this breaks.
     pub fn altered(&self, known: &Known) -> Option<(Root, &'static str)> {
         if self.ended().is_some() {
             return None;
@@ -320,13 +321,13 @@ impl Seen {
         is_ahead(self.cq_head, known.cq_head).then_some((released, "R4"))
     }
 
-    /// Why it refuses what the driver writes to DOORBELL, CQ_HEAD or ARM.
+    /// Why the device refuses a write of DOORBELL, CQ_HEAD or ARM.
     pub fn refuses(&self, known: &Known) -> Option<Root> {
         let drains = self.control.contains(Control::DRAIN).then_some(Root::Drains);
         self.ended().or(drains).or_else(|| Some(self.altered(known)?.0))
     }
 
-    /// The first that holds. Each is a reason for those behind it.
+    /// The first root that applies. Each root explains the ones after it.
     pub fn root(&self, known: &Known) -> Root {
         if let Some(root) = self.ended().or_else(|| Some(self.altered(known)?.0)) {
             return root;
@@ -336,7 +337,7 @@ impl Seen {
         if is_full && self.cq_head != known.cq_head {
             return Root::LostRelease { wrote: known.cq_head, has: self.cq_head };
         }
-        // A queue that fills up because nobody wakes the host, or because memory does not show a completion, is none of these reasons.
+        // Other roots come first where the queue fills up because nothing wakes the host, or because memory does not show a completion.
         if known.is_fresh {
             return match (known.armed, self.arm) {
                 (None, _) if is_full => Root::FullQueue { completions: waiting },
@@ -467,7 +468,8 @@ mod tests {
         assert_eq!(seen.root(&Known { is_fresh: true, armed, ..KNOWN }), root);
     }
 
-    /// What refuses an index is told by who ended or changed the queue pair; of the index itself nothing is known.
+    /// If the device refuses an index, the root names what ended or changed the queue pair; the registers tell nothing about the index
+    /// itself.
     #[rstest]
     #[case::drains(Seen { control: Control::ENABLE | Control::DRAIN, ..seen() }, Some(Root::Drains))]
     #[case::inactive(Seen { state: State::IDLE, control: Control::empty(), ..seen() }, Some(Root::Inactive))]

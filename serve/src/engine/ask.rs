@@ -99,7 +99,7 @@ pub struct End {
 pub struct VersionSpan {
     /// The version's name.
     pub version: String,
-    /// Number of its weights: versions of one name may have others.
+    /// The number of its weights. Two versions of the same name may have different weights.
     pub weights: u64,
     /// Its first token, from 0.
     pub start: u32,

@@ -58,7 +58,7 @@ pub(super) struct Control {
     /// The version that is resident: its number, weights, and where they lie.
     pub current: u16,
     pub published: Option<(Box<Published>, u64)>,
-    /// Sets of weights that were published.
+    /// The number of sets of weights that were published.
     pub sets: u64,
 }
 

@@ -28,7 +28,7 @@ pub(super) enum Told {
     /// An answer is at a checkpoint, with how many positions of its prompt were there before it, and what it has more than at the checkpoint
     /// before: its memory may be another's by the time that the teller hears.
     Checkpoint(reward::Request, u32, Result<Read, String>),
-    /// The log-probabilities of the tokens of this ask's prompt but the first.
+    /// The log-probabilities of the prompt's tokens, without the first.
     Scored(u64, Vec<i32>),
     /// A rollout has ended.
     Finished(Finished),
@@ -157,7 +157,7 @@ impl Drop for Leaves {
 
 impl RewardStage for Checkpoints {
     fn post(&mut self, request: reward::Request) -> Result<(), reward::PostError> {
-        // Read while they are the prompt's own, ahead of whatever ends the answer.
+        // Read them while they are still the prompt's own, before anything can end the answer.
         if request.scored && request.segment_start == 0 {
             let logps = self.memory.prompt_logps(request.shard, request.group, request.prompt_tokens);
             let sent = self.to.send(Told::Scored(request.request, logps));
@@ -290,7 +290,7 @@ struct Answer<'t> {
 
 impl<'t> Teller<'t> {
     fn admitted(&mut self, number: u64, job: Job) {
-        // A decoder makes something else of the first tokens of a text than of those behind a prompt.
+        // A decoder treats the first tokens of a text differently from tokens that follow a prompt.
         let stream = self.text.stream_behind(&job.ask.prompt);
         let answer = |_| Answer {
             tokens: vec![],
@@ -517,7 +517,7 @@ impl Asked<'_> {
 }
 
 impl Names {
-    /// The spans of an answer or a prompt of `tokens` tokens, by name; neighbours of the same weights are one.
+    /// The spans of an answer or a prompt of `tokens` tokens, by name. Adjacent spans of the same weights are merged.
     fn spans(&self, spans: &[Span], tokens: u32) -> Vec<VersionSpan> {
         let mut named: Vec<VersionSpan> = vec![];
         for (place, span) in spans.iter().enumerate() {

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Which name each version has, and that of the one that is resident. Several versions in a row have one name and the same weights if the engine
-/// publishes these anew. Only the control thread changes them: whoever asked for a version may go before it is resident.
+/// The name of each version, and the name of the resident one. Consecutive versions share a name and weights if the engine publishes the
+/// same weights again. Only the control thread changes the names: a client that asked for a version may leave before it is resident.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names(Arc<RwLock<Inner>>);
 
@@ -12,18 +12,18 @@ pub(super) struct Names(Arc<RwLock<Inner>>);
 struct Inner {
     of: HashMap<u16, Name>,
     resident: String,
-    /// The largest number that was a name.
+    /// The largest number that was used as a name.
     largest: u64,
 }
 
-/// What a version is called. The number of its weights tells it from others of that name.
+/// The name of a version. The number of its weights distinguishes versions of the same name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Name {
     pub text: String,
     pub weights: u64,
 }
 
-/// Numbers from here on are texts like others: nothing counts on from them.
+/// Names that are numbers from here on count as plain text: no later name continues from them.
 const LARGEST: u64 = 1 << 53;
 
 impl Names {
@@ -59,7 +59,7 @@ impl Names {
         self.read().resident.clone()
     }
 
-    /// The name of the version behind the resident one, if nobody gives one: a number that no version had.
+    /// The default name of the version that follows the resident one: a number that no version has had.
     pub fn next(&self) -> String {
         (self.read().largest + 1).to_string()
     }

@@ -191,7 +191,7 @@ pub fn versions(spans: &[VersionSpan]) -> Value {
 
 /// Log-probabilities of a prompt's tokens, as vLLM tells them: null for the first one.
 pub fn scored(server: &Server, prompt: &[u32], choice: Option<&Choice>) -> Value {
-    // An answer that ended before its prompt was scored has none.
+    // An answer that ended before its prompt was scored has no log-probabilities of the prompt.
     let words = choice.map(|choice| &choice.end.prompt_logps).filter(|words| words.len() + 1 == prompt.len());
     let Some(words) = words else { return Value::Null };
     let each = prompt.iter().skip(1).zip(words).map(|(&token, &word)| {

@@ -1,15 +1,15 @@
-//! Calls of tools in earlier messages, as templates of chats take them.
+//! Tool calls in earlier messages, in the form that chat templates expect.
 
 use serde_json::{Map, Value};
 
 use super::error::Wrong;
 use super::fields;
 
-/// OpenAI's clients send a call's arguments as a text with a JSON object; templates write the object. As vLLM, this reads such a text; an
-/// empty one has no arguments, and any other text stays.
+/// Parses the arguments of tool calls. OpenAI's clients send them as a string that holds a JSON object, and templates expect the object.
+/// Like vLLM, this parses such a string. An empty string becomes an empty object, and any other string stays unchanged.
 ///
 /// # Errors
-/// If a number in it would become another one.
+/// If an integer in the arguments has more than 64 bits, and so would be rounded.
 pub fn read(message: &mut Value) -> Result<(), Wrong> {
     if message["role"] != "assistant" {
         return Ok(());

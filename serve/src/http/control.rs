@@ -42,19 +42,20 @@ pub(super) fn routes() -> Routes {
         .route("/update_weights_from_disk", post(update_from_disk))
 }
 
-/// What the query of a request says, as texts.
+/// The parameters of the request's query, as text.
 fn query(uri: &Uri) -> Result<Vec<(String, String)>, Wrong> {
     let read = Query::<Vec<(String, String)>>::try_from_uri(uri);
     read.map(|Query(pairs)| pairs)
         .map_err(|error| Wrong::request(format!("the query cannot be read: {error}")))
 }
 
-/// What a request says by its query or its body, each once. What is not known is refused: what it was to spare would be aborted.
+/// The settings of a request, from its query and its body; each may be given once. Unknown names are an error: a request that misspells
+/// what to spare would abort everything.
 async fn settings(server: &Server, request: Request, known: &[&str]) -> Result<Map<String, Value>, Wrong> {
     let pairs = query(request.uri())?;
     let mut all: Map<String, Value> = read(server, request).await?;
     for (name, value) in pairs {
-        // Of tags there may be several.
+        // Only `tags` may be given several times.
         let before = all.remove(&name);
         let value = match before {
             None if name == "tags" => Value::Array(vec![value.into()]),
@@ -78,7 +79,7 @@ async fn settings(server: &Server, request: Request, known: &[&str]) -> Result<M
     }
 }
 
-/// A setting that is true or false, in the spellings of Python's servers.
+/// A boolean setting, in the spellings that Python servers accept.
 fn flag(settings: &Map<String, Value>, name: &str) -> Result<Option<bool>, Wrong> {
     let Some(value) = settings.get(name).filter(|value| !value.is_null()) else { return Ok(None) };
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_lowercase);
@@ -89,7 +90,7 @@ fn flag(settings: &Map<String, Value>, name: &str) -> Result<Option<bool>, Wrong
     }
 }
 
-/// How to pause, by `mode`, or by the name that vLLM had before.
+/// How to pause: from `mode`, or from vLLM's older name.
 fn how(settings: &Map<String, Value>) -> Result<How, Wrong> {
     const WAIT: &str = "wait_for_inflight_requests";
     let mode = settings.get("mode").filter(|mode| !mode.is_null());
@@ -110,7 +111,9 @@ fn how(settings: &Map<String, Value>) -> Result<How, Wrong> {
     Ok(how)
 }
 
-/// `POST /pause?mode=abort|wait|keep`.
+/// `POST /pause?mode=abort
+/// wait
+/// keep`.
 async fn pause(State(server): State<Arc<Server>>, request: Request) -> Told {
     let known = ["mode", "clear_cache", "wait_for_inflight_requests"];
     let settings = settings(&server, request, &known).await?;
@@ -142,18 +145,18 @@ async fn resume(State(server): State<Arc<Server>>) -> Told {
     json(json!({ "status": "resumed" }))
 }
 
-/// Lets everything go on, and be awake.
+/// Wakes all parts and resumes all requests.
 async fn go_on(server: &Server) {
     *server.asleep() = None;
     server.engine.resume().await;
 }
 
-/// What sleeps, and wakes by tags.
+/// The parts of a server that sleep, and that tags wake.
 const SLEEPS: [&str; 2] = ["weights", "kv_cache"];
-/// A third tag of vLLM: what waits begins, if nothing else sleeps.
+/// vLLM's third tag, which starts waiting requests if no part sleeps.
 const SCHEDULING: &str = "scheduling";
 
-/// The parts that a request names.
+/// The tags that a request names.
 fn tags(settings: &Map<String, Value>) -> Result<Vec<String>, Wrong> {
     let tags = match settings.get("tags") {
         None | Some(Value::Null) => &[][..],
@@ -173,7 +176,7 @@ fn tags(settings: &Map<String, Value>) -> Result<Vec<String>, Wrong> {
     each.collect()
 }
 
-/// `POST /wake_up?tags=weights&tags=kv_cache`: all, or what is named. Requests go on once nothing sleeps any more.
+/// `POST /wake_up?tags=weights&tags=kv_cache` wakes the parts that the tags name, or all parts. Requests resume once no part sleeps.
 async fn wake_up(State(server): State<Arc<Server>>, request: Request) -> Told {
     let settings = settings(&server, request, &["tags"]).await?;
     let tags = tags(&settings)?;
@@ -199,7 +202,9 @@ async fn is_paused(State(server): State<Arc<Server>>) -> Told {
     json(json!({ "is_paused": server.engine.pause_of() != Pause::Running }))
 }
 
-/// `POST /sleep?level=0|1|2`. The device keeps its memory: requests that run are aborted, and new ones wait. At level 0 nothing else sleeps.
+/// `POST /sleep?level=0
+/// 1
+/// 2` aborts running requests and makes new ones wait. The device keeps its memory. At level 0 no part sleeps.
 async fn sleep(State(server): State<Arc<Server>>, request: Request) -> Told {
     let settings = settings(&server, request, &["level", "mode", "tags"]).await?;
     let level =
@@ -213,7 +218,7 @@ async fn sleep(State(server): State<Arc<Server>>, request: Request) -> Told {
         other => return Err(Wrong::field("level", format!("level is {other}; it must be 0, 1 or 2"))),
     };
     hold(&server, how(&settings)?, false).await?;
-    // What an earlier request put to sleep stays so.
+    // Parts that an earlier request put to sleep stay asleep.
     let mut asleep = server.asleep();
     let before = asleep.take().unwrap_or_default();
     let sleeps = |part: &&str| parts.contains(part) || before.contains(part);
@@ -228,7 +233,7 @@ async fn flush(State(server): State<Arc<Server>>) -> Told {
     json(json!({ "success": true, "message": "what was kept for later requests is forgotten" }))
 }
 
-/// `POST /abort_requests`: those that are named, or all if the request says nothing.
+/// `POST /abort_requests` aborts the named requests, or all requests if it names none.
 async fn abort_requests(State(server): State<Arc<Server>>, request: Request) -> Told {
     const NAMES: [&str; 3] = ["request_ids", "request_id", "rid"];
     let settings = settings(&server, request, &NAMES).await?;
@@ -250,7 +255,7 @@ async fn abort_requests(State(server): State<Arc<Server>>, request: Request) -> 
     };
     let names =
         names.ok_or_else(|| Wrong::field(&field, format!("{field} is no list of names; give texts")))?;
-    // As with vLLM, an empty list stands for all.
+    // As in vLLM, an empty list means all requests.
     abort(&server, &names).await;
     json(json!({ "status": "aborted" }))
 }
@@ -295,7 +300,7 @@ async fn abort_request(State(server): State<Arc<Server>>, request: Request) -> T
     left(json!({ "success": true }), &rest)
 }
 
-/// An answer that names the fields of the request that were left alone.
+/// Adds the names of the request's ignored fields to an answer.
 fn left(told: Value, rest: &Map<String, Value>) -> Told {
     let names: Vec<String> = rest.keys().map(|name| name.chars().take(100).collect()).collect();
     Ok(noted(axum::Json(told), &names))
@@ -378,7 +383,7 @@ impl Name {
     }
 }
 
-/// Does what an update says; tells the version's name, and which fields were left alone.
+/// Performs an update. Returns the name of the version, and the ignored fields.
 async fn update(server: &Arc<Server>, request: Request) -> Result<(String, Map<String, Value>), Wrong> {
     let update: Update = read(server, request).await?;
     let update = match update.update_info {
@@ -427,7 +432,7 @@ async fn update(server: &Arc<Server>, request: Request) -> Result<(String, Map<S
     tokio::select! {
         biased;
         updated = updated => Ok((updated??, rest)),
-        // Nothing waits for what is read then.
+        // The server ends, so nothing will use the weights that are being read.
         _ = ending.wait_for(|&ending| ending) => Err(Wrong::ending()),
     }
 }

@@ -62,7 +62,7 @@ impl Wrong {
         Wrong::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable_error", message)
     }
 
-    /// 503, of a server that is to end.
+    /// 503: the server is shutting down.
     pub fn ending() -> Wrong {
         let message = "the server ends, and this may not have been done; ask again once one is there";
         Wrong::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable_error", message)

@@ -23,10 +23,10 @@ pub fn check(bytes: &[u8]) -> Result<(), serde_json::Error> {
     integers(bytes).map_err(de::Error::custom)
 }
 
-/// Refuses integers of more than 64 bits in a JSON text: they would be rounded, also where they are a part of a message or a tool.
+/// Rejects a JSON text with integers of more than 64 bits, anywhere in it: they would be rounded, even inside a message or a tool.
 ///
 /// # Errors
-/// The first of them.
+/// The first such integer.
 pub fn integers(json: &[u8]) -> Result<(), String> {
     let mut rest = json;
     while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'-' | b'0'..=b'9')) {
@@ -158,7 +158,7 @@ impl<'de> Visitor<'de> for Count<'_> {
 mod tests {
     use super::*;
 
-    /// Read as a number with a fraction, such an integer would be another one.
+    /// Parsed as a float, such an integer would change its value.
     #[test]
     fn integers_of_more_than_64_bits_are_told() {
         let told = |text: &str| check(text.as_bytes()).map_err(|error| error.to_string());

@@ -58,7 +58,7 @@ pub async fn generate(State(server): State<Arc<Server>>, request: Request) -> To
         );
         return Err(Wrong::field("logprobs", message));
     }
-    // The token that was drawn is not the most likely one.
+    // A sampled token need not be the most likely one, so there are no top log-probabilities.
     if logprobs == Some(1) {
         ignored.push("top_logprobs".into());
     }

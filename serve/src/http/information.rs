@@ -81,7 +81,7 @@ async fn models(State(server): State<Arc<Server>>) -> Told {
 }
 
 async fn model(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Told {
-    // A name may be a path.
+    // The model's name may be a path.
     let name =
         if server.model.starts_with('/') { format!("/{}", name.trim_start_matches('/')) } else { name };
     server.names_model(Some(&name))?;
@@ -130,7 +130,7 @@ async fn world_size() -> Told {
 async fn loads(State(server): State<Arc<Server>>) -> Told {
     let load = server.engine.load();
     let running = load.live - load.waiting;
-    // What is kept for later requests gives way.
+    // Blocks kept for later requests are evicted on demand, so they do not count as used.
     let values = server.engine.metrics().counters.values();
     let used = values.kv_blocks_in_use.saturating_sub(values.kv_blocks_cold);
     let usage = used as f64 / f64::from(server.engine.size().blocks).max(1.0);
@@ -185,7 +185,7 @@ struct Detokenize {
 /// `POST /detokenize`.
 pub async fn detokenize(State(server): State<Arc<Server>>, request: Request) -> Told {
     let (Detokenize { tokens }, place) = read_held(&server, request).await?;
-    // Before a text is made of them.
+    // Check the count before decoding.
     let (count, positions) = (tokens.len(), server.positions);
     if count > positions as usize {
         let message = format!(

@@ -67,19 +67,19 @@ pub struct Server {
     names: Names,
     /// Room for the bytes of long requests, in KiB.
     long: Arc<Semaphore>,
-    /// A place beyond that room, for one request at a time.
+    /// One request at a time may exceed that room.
     beyond: Arc<Semaphore>,
     /// Bytes of the longest token.
     longest_token: usize,
-    /// The text of each token behind another one.
+    /// The text that each token adds after another token.
     words: Vec<Box<str>>,
-    /// The bytes of those that are parts of letters.
+    /// The bytes of tokens that are parts of characters.
     parts: HashMap<u32, Vec<u8>>,
-    /// Which parts of a server that was put to sleep are still asleep.
+    /// The parts that still sleep; `None` if the server is awake.
     asleep: Mutex<Option<Vec<&'static str>>>,
-    /// Weights are read one set at a time.
+    /// Serialises the reading of weights.
     imports: tokio::sync::Mutex<()>,
-    /// Whether the server is to end.
+    /// Whether the server is shutting down.
     ending: watch::Sender<bool>,
     /// Makes numbers of salts.
     salts: RandomState,
@@ -240,13 +240,13 @@ impl Server {
     }
 }
 
-/// The text of each token behind another one: a decoder makes something else of the first tokens of a text.
+/// The text that each token adds after another one: a decoder treats the first tokens of a text differently.
 fn words(text: &Text, vocabulary: u32) -> Vec<Box<str>> {
     let is_word = |token: &u32, least: usize| {
         let word = text.decode(&[*token]).unwrap_or_default();
         word.len() >= least && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
     };
-    // One of several letters stands for no byte.
+    // A token of several letters does not stand for a single byte.
     let before = (0..vocabulary).find(|token| is_word(token, 2));
     let before = before.or_else(|| (0..vocabulary).find(|token| is_word(token, 1)));
     let behind = text.stream_behind(before.as_slice());
@@ -263,7 +263,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Bytes of a request beyond which it needs room among the long ones, in steps of as many. There is room for a few of the longest.
+/// A request of more bytes than this takes room among the long requests, in steps of this size. There is room for a few of the longest.
 const SHORT: usize = 64 << 10;
 const LONG: usize = 3;
 /// How many times as long as its tokens' texts a text may be, as a tokeniser may shorten it.
@@ -273,16 +273,17 @@ fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
 }
 
-/// Room among the long requests, for what has come of one that is long: held for as long as what it takes is not bounded by other limits.
+/// Room among the long requests, held until other limits bound the memory that the request takes.
 #[derive(Default)]
 struct Place {
     room: Option<OwnedSemaphorePermit>,
-    /// Held by one that needs no more room.
+    /// Held by the one request that may exceed the room.
     beyond: Option<OwnedSemaphorePermit>,
 }
 
 impl Place {
-    /// Takes room for a request that is so long. Where there is none left for anyone, one goes on without, so that it ends and gives its own back.
+    /// Takes room for a request of `length` bytes. If there is no room left for anyone, one request proceeds without it, so that it ends
+    /// and returns its own.
     async fn hold(&mut self, server: &Server, length: usize) {
         let has = self.room.as_ref().map_or(0, |room| room.num_permits() as u32);
         let more = kib(length.next_multiple_of(SHORT)).saturating_sub(has);
@@ -318,7 +319,7 @@ async fn read_held<T: DeserializeOwned + Send + 'static>(
         let read = read.map_err(|error: serde_json::Error| {
             let mut error = error.to_string();
             let field = named::field(&error).map(str::to_owned);
-            // Behind a field's name the place is that where all of them end.
+            // For an error in a named field, serde gives the position where all fields end, which is of no use.
             if field.is_some() {
                 error.truncate(named::placeless(&error).len());
             }
@@ -378,7 +379,7 @@ async fn guard(State(server): State<Arc<Server>>, request: Request, next: Next) 
     let open = matches!(request.uri().path(), "/health" | "/ping");
     if let Some(key) = server.key.as_ref().filter(|_| !open) {
         let given = request.headers().get(AUTHORIZATION).and_then(|text| text.to_str().ok());
-        // The scheme's name has no case.
+        // The name of an authentication scheme is case-insensitive.
         let given = given.and_then(|text| text.split_once(' '));
         let given = given
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))

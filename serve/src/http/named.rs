@@ -1,10 +1,10 @@
-//! Values of fields, read so that what is wrong with one is told with its name.
+//! Deserialises the values of fields so that an error names its field.
 
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
 
-/// Reads a value; an error begins with the field, if it does not begin with one within it.
+/// Reads a value. An error begins with the name of the field, unless it already begins with the name of an inner field.
 fn of<'de, D: Deserializer<'de>, T: Deserialize<'de>>(name: &str, from: D) -> Result<T, D::Error> {
     T::deserialize(from).map_err(|error| {
         let text = error.to_string();
@@ -16,21 +16,21 @@ fn of<'de, D: Deserializer<'de>, T: Deserialize<'de>>(name: &str, from: D) -> Re
     })
 }
 
-/// An error without the place that it ends with.
+/// An error message without the position at its end.
 pub fn placeless(error: &str) -> &str {
     let is_place =
         |place: &str| place.bytes().all(|byte| byte.is_ascii_digit() || b" column".contains(&byte));
     error.rsplit_once(" at line ").filter(|(_, place)| is_place(place)).map_or(error, |(text, _)| text)
 }
 
-/// Reads a whole number, or null.
+/// Reads an integer, or null.
 fn whole<'de, D: Deserializer<'de>, T: TryFrom<i128>>(name: &str, from: D) -> Result<Option<T>, D::Error> {
     let Some(Whole(number)) = of(name, from)? else { return Ok(None) };
     let number = T::try_from(number);
     number.map(Some).map_err(|_| de::Error::custom(format!("{name}: the number is out of range")))
 }
 
-/// The field that an error begins with, or that is missing.
+/// The field that an error message begins with, or reports as missing.
 pub fn field(error: &str) -> Option<&str> {
     if let Some(rest) = error.strip_prefix("missing field `") {
         return rest.split_once('`').map(|(name, _)| name);
@@ -40,7 +40,7 @@ pub fn field(error: &str) -> Option<&str> {
     is_name.then_some(name)
 }
 
-/// A number without a fraction, however it is written.
+/// An integer, which may be written with a decimal point or an exponent.
 struct Whole(i128);
 
 impl<'de> Deserialize<'de> for Whole {
@@ -74,7 +74,7 @@ impl Visitor<'_> for OfWhole {
     }
 }
 
-/// A seed: 64 bits, with a sign or without.
+/// A seed of 64 bits, signed or unsigned.
 #[derive(Clone, Copy, Debug)]
 pub struct Seed(pub u64);
 
@@ -112,7 +112,7 @@ named! {
 }
 whole! { max_completion_tokens max_new_tokens max_tokens n prompt_logprobs sampling_seed seed top_k top_logprobs logprobs }
 
-/// Those of a chat, which are none but wanted or not.
+/// Fields of a chat request whose type differs: `logprobs` is a boolean there.
 pub mod chat {
     use super::{Deserialize, Deserializer, of};
 

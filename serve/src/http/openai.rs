@@ -188,7 +188,7 @@ impl Common {
 #[derive(Clone, Copy, Debug)]
 struct Wants {
     logprobs: bool,
-    /// Whether those of the tokens are wanted by their names too.
+    /// Whether the client also wants the log-probabilities by the tokens' texts (`top_logprobs`).
     tops: bool,
     ids: bool,
     tokens_as_ids: bool,
@@ -271,7 +271,7 @@ pub async fn completions(State(server): State<Arc<Server>>, request: Request) ->
         let message = "log-probabilities are those of the tokens that were drawn; logprobs must be 0 or 1";
         return Err(Wrong::field("logprobs", message));
     }
-    // The token that was drawn is not the most likely one.
+    // A sampled token need not be the most likely one, so there are no top log-probabilities.
     if logprobs == Some(1) {
         ignored.push("top_logprobs".into());
     }
@@ -511,17 +511,17 @@ impl Server {
         apart(render).await?
     }
 
-    /// A token's own text, behind others.
+    /// The text that the token adds after another token.
     pub(super) fn token(&self, token: u32) -> String {
         self.words.get(token as usize).map(|word| word.to_string()).unwrap_or_default()
     }
 
-    /// Its bytes, also if they are a part of a letter.
+    /// The bytes of the token, even if they are a part of a character.
     pub(super) fn bytes(&self, token: u32) -> Vec<u8> {
         self.parts.get(&token).cloned().unwrap_or_else(|| self.token(token).into_bytes())
     }
 
-    /// Letters that begin with it.
+    /// The number of characters that begin in the token.
     fn letters(&self, token: u32) -> usize {
         match (self.parts.get(&token), self.words.get(token as usize)) {
             (Some(part), _) => part.iter().filter(|&&byte| byte & 0xC0 != 0x80).count(),
@@ -531,7 +531,7 @@ impl Server {
     }
 }
 
-/// Checks a message of a chat, and puts its parts together as vLLM does. An error goes on behind the message's place.
+/// Checks a message of a chat, and joins its parts of text as vLLM does. The caller puts the position of the message before the error text.
 fn plain(message: &mut Value) -> Result<(), &'static str> {
     let fields = message.as_object_mut().ok_or(" is no object; give an object with role and content")?;
     if !fields.get("role").is_some_and(Value::is_string) {
@@ -582,7 +582,7 @@ fn echoed(server: &Server, told: &mut Value, prompt: &[u32], choice: &Choice, wa
     let before = server.text.decode(prompt).unwrap_or_default();
     let length = before.chars().count();
     told["text"] = json!(before + &choice.text);
-    // Of an answer that ended before its prompt was scored, or whose own are gone, there is no list that has all.
+    // The list would be incomplete if the answer ended before its prompt was scored, or if the answer's own log-probabilities are gone.
     let lacks = choice.end.prompt_logps.len() + 1 != prompt.len();
     if !wants.logprobs || lacks || choice.logps.len() != choice.tokens.len() {
         told["logprobs"] = Value::Null;
@@ -597,7 +597,7 @@ fn echoed(server: &Server, told: &mut Value, prompt: &[u32], choice: &Choice, wa
             *first = Value::Null;
         }
     }
-    // What a decoder strips from the beginning of a text is in the first token's own.
+    // A decoder may strip characters from the start of a text. The text of the first token still has them.
     let stripped = offset.saturating_sub(length);
     for offset in all["text_offset"].as_array_mut().into_iter().flatten() {
         *offset = json!((offset.as_u64().unwrap_or(0) as usize).saturating_sub(stripped));

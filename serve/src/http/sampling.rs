@@ -195,7 +195,7 @@ impl Sampling {
         self.n.unwrap_or(1)
     }
 
-    /// Longest answer, by whichever name.
+    /// The largest number of tokens of the answer, from whichever field gives it.
     fn most(&self) -> Option<u32> {
         self.max_completion_tokens.or(self.max_tokens).or(self.max_new_tokens)
     }

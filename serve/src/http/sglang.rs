@@ -27,7 +27,7 @@ enum Each<T> {
     Many(Vec<T>),
 }
 
-/// Read as it comes, so that what is wrong within is told.
+/// Deserialises without buffering, so that an error inside the value is reported as such.
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Each<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Each<T>, D::Error> {
         from.deserialize_any(OfEach(PhantomData))

@@ -95,7 +95,7 @@ fn llama_plan(config: &Config<'_>) -> Result<Plan, FileError> {
     config.expect("partial_rotary_factor", whole.is_null() || whole.as_f64() == Some(1.0), "1")?;
     let silu = matches!(config.at("hidden_act").as_str(), None | Some("silu"));
     config.expect("hidden_act", silu, "\"silu\"")?;
-    // As transformers: the older name comes first.
+    // Like transformers, prefer the older name.
     let rope = if none { config.at("rope_parameters") } else { scaling };
     config.expect(
         "rope_parameters",
@@ -143,7 +143,7 @@ fn gemma_plan(config: &Config<'_>) -> Result<Plan, FileError> {
     let tied = matches!(config.at("tie_word_embeddings"), Value::Null | Value::Bool(true));
     config.expect("tie_word_embeddings", tied, "true")?;
     config.expect("attention_bias", config.no("attention_bias"), "false")?;
-    // A base in it would be another one than those below.
+    // A base given there would differ from the ones read below.
     let scaling = config.at("rope_scaling");
     let plain = is_default(scaling) && scaling["rope_theta"].is_null();
     config.expect("rope_scaling", config.no("rope_scaling") || plain, "null")?;

@@ -1,28 +1,28 @@
-//! The tokens that the files beside tokenizer.json add to its vocabulary, as `transformers` adds them.
+//! The tokens that the files beside tokenizer.json add to its vocabulary, in the way that `transformers` adds them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-/// What is wrong, and with which file.
+/// The file that is at fault, and what is wrong with it.
 pub(super) type Fault = (&'static str, String);
 
 pub(super) const CONFIG: &str = "tokenizer_config.json";
 pub(super) const MAP: &str = "special_tokens_map.json";
 pub(super) const ADDED: &str = "added_tokens.json";
 
-/// The files, each as it was read; null where there is none.
+/// The files as they were read; null where a file is missing.
 pub(super) struct Files<'f> {
     pub config: &'f Value,
     pub map: &'f Value,
     pub added: &'f Value,
 }
 
-/// Tokens by what they are for.
+/// The tokens that have a role, and the id of every token.
 pub(super) struct Roles {
-    /// Their texts, as `bos_token`.
+    /// The text of each role, such as `bos_token`.
     pub texts: BTreeMap<String, String>,
-    /// The token of each text that a vocabulary or an added token has.
+    /// The id of each token of the vocabulary, and of each added token, by its text.
     pub ids: HashMap<String, u64>,
 }
 
@@ -68,7 +68,7 @@ impl Token {
     }
 }
 
-/// A token that something names: by its text, or with flags of its own.
+/// A reference to a token: its text alone, or a token with flags of its own.
 #[derive(Clone, Debug)]
 enum Named {
     Text(String),
@@ -76,7 +76,7 @@ enum Named {
 }
 
 impl Named {
-    /// An object in special_tokens_map.json is a special token; in tokenizer_config.json it says that it is a token.
+    /// An object in special_tokens_map.json is always a special token. An object in tokenizer_config.json must declare itself a token.
     fn read(value: &Value, file: &'static str, at: &str) -> Result<Option<Self>, Fault> {
         let token = |value: &Value| Token::read(value, at).map_err(|problem| (file, problem));
         match value {
@@ -107,7 +107,7 @@ impl Named {
 const ROLES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// Adds to a tokenizer.json, behind its own `added_tokens`, what the files add.
+/// Appends the tokens that the files add to the `added_tokens` of a tokenizer.json.
 pub(super) fn add(tokenizer: &mut Value, files: &Files<'_>) -> Result<Roles, Fault> {
     if files.config["split_special_tokens"] == true {
         let problem =
@@ -123,7 +123,7 @@ pub(super) fn add(tokenizer: &mut Value, files: &Files<'_>) -> Result<Roles, Fau
         .as_array()
         .into_iter()
         .flatten()
-        // What is no token, the tokeniser's reader refuses.
+        // The reader of the tokeniser rejects malformed tokens later.
         .filter_map(|token| Token::read(token, "").ok())
         .collect();
     let mut known: HashSet<&str> = own.iter().map(|token| token.content.as_str()).collect();
@@ -155,10 +155,10 @@ pub(super) fn add(tokenizer: &mut Value, files: &Files<'_>) -> Result<Roles, Fau
     Ok(Roles { texts, ids })
 }
 
-/// Writes the tokens behind `own`, with the ids that the tokeniser gives to them.
+/// Appends `more` to the tokens `own`, with the ids that the tokeniser assigns to them.
 fn number(tokenizer: &mut Value, own: &[Token], more: Vec<Token>) -> Result<HashMap<String, u64>, Fault> {
     let mut ids = HashMap::new();
-    // Texts with their ids; or with their scores, in the order of the ids.
+    // A vocabulary maps texts to ids, or lists texts and scores in the order of the ids.
     match &tokenizer["model"]["vocab"] {
         Value::Object(held) => {
             ids.extend(held.iter().filter_map(|(text, id)| Some((text.clone(), id.as_u64()?))));
@@ -180,7 +180,7 @@ fn number(tokenizer: &mut Value, own: &[Token], more: Vec<Token>) -> Result<Hash
         highest = highest.max(Some(id));
         state.insert(&token.content, token);
     }
-    // transformers adds them in a second turn, which begins behind the highest token of the first.
+    // transformers adds these tokens in a second pass, which starts after the highest id of the first.
     let behind = highest.map_or(size, |highest| size.max(highest + 1));
     let mut added: Vec<Value> = tokenizer["added_tokens"].as_array().cloned().unwrap_or_default();
     for token in more.iter().filter(|token| !token.content.is_empty()) {
@@ -201,7 +201,7 @@ fn number(tokenizer: &mut Value, own: &[Token], more: Vec<Token>) -> Result<Hash
     Ok(ids)
 }
 
-/// Tokens that have a role, those of every model first; a later one of the same name takes the place of an earlier one.
+/// The tokens that have a role. Roles that every model knows come first. A later token of the same role replaces an earlier one.
 fn roles(files: &Files<'_>) -> Result<Vec<(String, Named)>, Fault> {
     let mut roles: Vec<(String, Named)> = vec![];
     let mut set = |name: &str, role: Named| match roles.iter_mut().find(|(held, _)| held == name) {
@@ -217,7 +217,7 @@ fn roles(files: &Files<'_>) -> Result<Vec<(String, Named)>, Fault> {
             set(name, role);
         }
     }
-    // Of one model: `image_token`. What is neither a text nor a token is a setting, as `add_bos_token`.
+    // Roles of one model only, such as `image_token`. A value that is neither a text nor a token is a setting, such as `add_bos_token`.
     let of = |value: &'_ Value| -> Vec<(String, Value)> {
         let fields = value.as_object().into_iter().flatten();
         let fields = fields.filter(|(name, _)| name.ends_with("_token") && !ROLES.contains(&name.as_str()));
@@ -227,7 +227,7 @@ fn roles(files: &Files<'_>) -> Result<Vec<(String, Named)>, Fault> {
     let is_token = |value: &Value| value["__type"] == "AddedToken";
     let tokens = config.iter().filter(|(_, value)| is_token(value)).map(|named| (CONFIG, named));
     let texts = config.iter().filter(|(_, value)| value.is_string()).map(|named| (CONFIG, named));
-    // By these turns new tokens are numbered.
+    // New tokens get their ids in this order.
     let old =
         map.iter().filter(|(_, value)| value.is_string() || value.is_object()).map(|named| (MAP, named));
     for (file, (name, value)) in tokens.chain(old).chain(texts) {
@@ -252,7 +252,7 @@ fn extra(files: &Files<'_>) -> Result<Vec<Named>, Fault> {
         };
         let at = format!("an entry of {name}");
         let tokens = list.iter().map(|value| {
-            // Only this list of that file takes tokens that do not say so.
+            // Only `extra_special_tokens` of special_tokens_map.json takes objects that do not declare themselves tokens.
             let form = if name == "extra_special_tokens" { file } else { CONFIG };
             Named::read(value, form, &at).map_err(|(_, problem)| (file, problem))
         });
@@ -277,7 +277,7 @@ fn extra(files: &Files<'_>) -> Result<Vec<Named>, Fault> {
     }
 }
 
-/// Tokens by their ids: those of added_tokens_decoder; where there is none, those of added_tokens.json and then of tokenizer.json.
+/// Tokens by id. They come from added_tokens_decoder. If there is none, they come from added_tokens.json and then from tokenizer.json.
 fn told(
     tokenizer: &Value,
     files: &Files<'_>,

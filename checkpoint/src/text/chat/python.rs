@@ -1,9 +1,9 @@
-//! Values, methods and filters as Python and `jinja2` have them, where crates `minijinja` and `minijinja-contrib` have other ones.
+//! Values, methods and filters that behave as in Python and `jinja2`, where crates `minijinja` and `minijinja-contrib` differ.
 
 use minijinja::value::{ArgType, Kwargs, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State};
 
-/// Adds what a template may use.
+/// Adds the tests, filters and methods to the environment.
 pub(super) fn add(environment: &mut Environment<'_>) {
     environment.set_unknown_method_callback(method);
     environment.set_formatter(|out, state, value| match float(value) {
@@ -52,7 +52,7 @@ fn wrong(problem: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, problem)
 }
 
-/// Python's `repr` of a number with a fraction; nothing of another value.
+/// Python's `repr` of a float; `None` for any other value.
 pub(super) fn float(value: &Value) -> Option<String> {
     if value.kind() != ValueKind::Number || value.is_integer() {
         return None;
@@ -79,12 +79,12 @@ pub(super) fn float(value: &Value) -> Option<String> {
     })
 }
 
-/// Whether Python takes it for white space.
+/// Whether Python counts the character as whitespace.
 fn is_space(letter: char) -> bool {
     letter.is_whitespace() || matches!(letter, '\x1c'..='\x1f')
 }
 
-/// An argument by its place or by its name.
+/// A positional or keyword argument.
 fn argument<'a, T: ArgType<'a, Output = T>>(
     placed: Option<Value>,
     named: &'a Kwargs,
@@ -110,7 +110,7 @@ fn default(value: Value, given: Rest<Value>, named: Kwargs) -> Result<Value, Err
     if given.len() > 2 {
         return Err(ErrorKind::TooManyArguments.into());
     }
-    // An `Option` would take a none that is given for nothing.
+    // An `Option` would treat an explicit none as a missing argument.
     let other = match given.first() {
         Some(other) => other.clone(),
         None if named.has("default_value") => named.get::<Value>("default_value")?,
@@ -139,7 +139,7 @@ fn escape(value: Value) -> Value {
     Value::from_safe_string(text)
 }
 
-/// A whole number; what is none is the default.
+/// Filter `int`: a value that is not a number yields the default.
 fn int(value: Value, default: Option<Value>, base: Option<Value>, named: Kwargs) -> Result<Value, Error> {
     let default = match default {
         Some(default) => default,
@@ -179,7 +179,7 @@ fn int(value: Value, default: Option<Value>, base: Option<Value>, named: Kwargs)
     };
     let lower = digits.to_lowercase();
     let digits = lower.strip_prefix(prefix).unwrap_or(&lower);
-    // Python lets single lines stand between digits.
+    // Python allows single underscores between digits.
     let plain = !digits.starts_with(['_', '+', '-']) && !digits.ends_with('_') && !digits.contains("__");
     let digits = digits.replace('_', "");
     let parsed = i128::from_str_radix(&digits, base as u32).ok().filter(|_| plain);
@@ -224,7 +224,7 @@ fn indent(
     Ok(indented)
 }
 
-/// The lines of a text, which end as Python's `splitlines` has it.
+/// Splits a string into lines, at the line breaks of Python's `splitlines`.
 fn lines(text: &str, keep: bool) -> Vec<&str> {
     let mut lines = vec![];
     let mut rest = text;
@@ -243,7 +243,7 @@ fn lines(text: &str, keep: bool) -> Vec<&str> {
     lines
 }
 
-/// Parts of a text between white space, or `by`; so many cuts at most, from the front.
+/// Splits a string at whitespace, or at `by`, at most `most` times from the left.
 fn split<'t>(text: &'t str, by: Option<&str>, most: usize) -> Vec<&'t str> {
     if let Some(by) = by {
         return text.splitn(most.saturating_add(1), by).collect();
@@ -262,7 +262,7 @@ fn split<'t>(text: &'t str, by: Option<&str>, most: usize) -> Vec<&'t str> {
     parts
 }
 
-/// The same, from the back.
+/// Splits a string at whitespace, or at `by`, at most `most` times from the right.
 fn rsplit<'t>(text: &'t str, by: Option<&str>, most: usize) -> Vec<&'t str> {
     let mut parts: Vec<&str> = match by {
         Some(by) => text.rsplitn(most.saturating_add(1), by).collect(),
@@ -285,8 +285,8 @@ fn rsplit<'t>(text: &'t str, by: Option<&str>, most: usize) -> Vec<&'t str> {
     parts
 }
 
-/// The part of a text between two places, which Python counts in letters, and from the end if negative; and the letters before it. There is
-/// none where it begins behind the end.
+/// The substring between two positions, and the number of characters before it. Python counts positions in characters, negative ones from
+/// the end. `None` if the start is beyond the end.
 fn window(text: &str, from: Option<i64>, to: Option<i64>) -> Option<(&str, usize)> {
     let length = text.chars().count() as i64;
     let place = |at: i64| if at < 0 { (at + length).max(0) } else { at };
@@ -298,7 +298,7 @@ fn window(text: &str, from: Option<i64>, to: Option<i64>) -> Option<(&str, usize
     Some((&text[byte(from)..byte(to)], from as usize))
 }
 
-/// Each word with a large letter first.
+/// Puts the first character of each word in title case, and the others in lowercase.
 fn title(text: &str) -> Result<String, Error> {
     let mut all = String::new();
     let mut inside = false;
@@ -313,7 +313,7 @@ fn title(text: &str) -> Result<String, Error> {
         match letter {
             _ if inside => all.extend(letter.to_lowercase()),
             _ if digraph.is_some() => all.extend(digraph),
-            // Georgian has no large letters at the beginning of words.
+            // Georgian has no title case.
             'ა'..='ჿ' => all.push(letter),
             'ŉ' => all.push_str("ʼN"),
             '\u{1f80}'..='\u{1fff}' => return Err(wrong(format!("title() of {letter:?} is not known"))),
@@ -342,7 +342,7 @@ fn casefold(text: &str) -> String {
     all
 }
 
-/// Methods of Python's texts; those that are missing here crate `minijinja-contrib` has.
+/// Methods of Python's strings. Crate `minijinja-contrib` handles the methods that are not here.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let Some(text) = value.as_str() else {
         return minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args);
@@ -379,7 +379,7 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
         let parts = if back { rsplit(text, by.as_deref(), most) } else { split(text, by.as_deref(), most) };
         Ok(parts.into_iter().map(Value::from).collect())
     };
-    // A text within a part of this one, and its place in letters.
+    // Finds a substring within a part of this string, and returns its position in characters.
     let found = |back: bool| -> Result<Option<usize>, Error> {
         let (part, from, to): (&str, Option<i64>, Option<i64>) = from_args(args)?;
         let Some((inside, before)) = window(text, from, to) else { return Ok(None) };

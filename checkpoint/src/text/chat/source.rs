@@ -1,9 +1,10 @@
-//! A template's source, where `jinja2` reads it in another way than crate `minijinja`: written so that the crate reads the same.
+//! Rewrites the source of a template where crate `minijinja` reads it differently from `jinja2`.
 
 use std::collections::HashSet;
 
-/// Blocks `{% generation %}` mark what an assistant said, for training; they render as what is in them. Texts between quotes have Python's
-/// escapes, a raw block begins with its line feed, and a macro's default may be another argument. Comments and raw blocks stay as they are.
+/// Handles four differences. `{% generation %}` blocks, which mark the assistant's output for training, render as their contents. String
+/// literals have Python's escapes. A raw block keeps its leading line feed. The default of a macro's argument may name another argument.
+/// Comments and the contents of raw blocks stay unchanged.
 pub(super) fn rewritten(template: &str) -> Result<String, String> {
     let mut text = String::with_capacity(template.len());
     let mut rest = template;
@@ -17,7 +18,7 @@ pub(super) fn rewritten(template: &str) -> Result<String, String> {
             Some(b'{') => end(tag, "}}"),
             _ => Some(1),
         };
-        // What does not end is an error, which the template's parser tells.
+        // The template's parser reports a tag that does not end.
         let Some(length) = length else {
             rest = tag;
             break;
@@ -52,7 +53,7 @@ pub(super) fn rewritten(template: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// Where a block or an expression ends, behind `close`; what stands between quotes does not end it.
+/// The position after the `close` that ends a block or an expression. A `close` within a string literal does not count.
 fn end(tag: &str, close: &str) -> Option<usize> {
     let mut braces = 0;
     for (at, letter) in code(tag).skip(2) {
@@ -68,7 +69,7 @@ fn end(tag: &str, close: &str) -> Option<usize> {
     None
 }
 
-/// The letters that stand between no quotes, and where.
+/// The characters outside string literals, with their byte positions.
 fn code(text: &str) -> impl Iterator<Item = (usize, char)> {
     let (mut quote, mut escaped) = (None, false);
     text.char_indices().filter(move |&(_, letter)| {
@@ -84,7 +85,7 @@ fn code(text: &str) -> impl Iterator<Item = (usize, char)> {
     })
 }
 
-/// Where the tag begins that ends a raw block.
+/// The position of the tag that ends a raw block.
 fn endraw(text: &str) -> Option<usize> {
     text.match_indices("{%").map(|(at, _)| at).find(|&at| {
         let inner = text[at + 2..].trim_start_matches(['-', '+']).trim_start();
@@ -93,7 +94,7 @@ fn endraw(text: &str) -> Option<usize> {
     })
 }
 
-/// A tag whose texts have the escapes that both know.
+/// A tag with the escapes of its string literals rewritten to ones that both `jinja2` and the crate know.
 fn quoted(tag: &str) -> Result<String, String> {
     let mut text = String::with_capacity(tag.len());
     let mut quote = None;
@@ -113,7 +114,7 @@ fn quoted(tag: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// What stands behind a backslash.
+/// Rewrites the escape sequence after a backslash.
 fn escape(letters: &mut std::str::Chars<'_>, text: &mut String) -> Result<(), String> {
     let Some(kind) = letters.next() else { return Ok(()) };
     let radix = if kind.is_ascii_digit() { 8 } else { 16 };
@@ -166,8 +167,8 @@ fn escape(letters: &mut std::str::Chars<'_>, text: &mut String) -> Result<(), St
     Ok(())
 }
 
-/// A macro whose arguments have defaults that name arguments before them: the crate reads these where there are none yet, so they are set
-/// within it.
+/// Rewrites a macro whose defaults name earlier arguments. The crate evaluates a default before those arguments exist, so the macro's body
+/// sets it instead.
 fn defaults(tag: &str) -> String {
     let body = tag[2..].trim_start_matches(['-', '+']).trim_start();
     let is_macro = body.strip_prefix("macro").is_some_and(|rest| rest.starts_with(char::is_whitespace));
@@ -209,13 +210,13 @@ fn defaults(tag: &str) -> String {
     if sets.is_empty() {
         return tag.to_owned();
     }
-    // What ends the macro's tag ends the last of these: it says what becomes of the white space behind.
+    // The end of the macro's tag moves to the last `set`: it decides how the whitespace after it is trimmed.
     let after = tag[close + 1..].trim_start();
     let sets = sets.strip_suffix("%}").unwrap_or(&sets);
     format!("{}({}) %}}{sets}{after}", &tag[..open], arguments.join(","))
 }
 
-/// The names in an expression, but those of attributes.
+/// The names in an expression, without attributes.
 fn words(expression: &str) -> Vec<String> {
     let plain: String = code(expression).map(|(_, letter)| letter).collect();
     let mut words = vec![];

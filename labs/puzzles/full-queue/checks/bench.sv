@@ -7,8 +7,8 @@ module bench;
   string why = "R4: a device writes a slot only after the host has released it. Where no slot is free it hands out nothing.";
   string header = "cycle | slot_o hand_out | post slot phase | CQ_HEAD  | in flight | the slots: the completion in each that the host has not released";
 
-  // One queue begins at index 0. Then a larger one begins in the middle of a lap, and its indices wrap at 2^32 after less
-  // than two laps.
+  // The first queue begins at index 0. The second is larger and begins in the middle of a lap. Its indices wrap at 2^32
+  // after less than two laps.
   localparam logic [31:0] Late = 32'd0 - 32'(2 * Most - 5);
   logic [31:0] first = '0;              // of the queue that runs
   wire is_late = first != '0;
@@ -146,7 +146,7 @@ module bench;
       $dumpfile(path);
       $dumpvars(0, bench);
     end
-    // A loop, as Verilator puts a task in line for each call.
+    // A loop, because Verilator inlines a task at each call.
     for (int k = 0; k < 2; k++) begin
       if (k == 1) begin
         first = Late;

@@ -25,7 +25,7 @@ void solved(const char* what, ...) {
   va_start(list, what);
   std::printf("SOLVED: ");
   std::vprintf(what, list);
-  // The word of this run.
+  // The word of this run, which shows that the check itself printed SOLVED.
   const char* const word = std::getenv("DOORBELL_PUZZLE_WORD");
   std::printf("\n%s\n", word == nullptr ? "" : word);
   va_end(list);

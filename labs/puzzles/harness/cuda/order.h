@@ -47,7 +47,7 @@ void run_after(const char* name, Text text);
 // Whether a thread has loaded `value` from the word in this interleaving.
 bool has_loaded(const char* name, const Word* word, uint32_t value);
 
-// Accesses of a thread in this interleaving.
+// The number of accesses of a thread in this interleaving.
 uint32_t accesses(const char* name);
 
 // Prints the steps of this interleaving; those that repeat once.

@@ -207,7 +207,7 @@ fn race(steps: &[Step]) -> Option<String> {
     ))
 }
 
-/// Prints that nothing is wrong, with the word of this run if it has one, and ends the check.
+/// Prints that the puzzle is solved, followed by the word of this run if it has one, and ends the check.
 pub fn solved(what: &str) -> ! {
     println!("SOLVED: {what}\n{}", var("DOORBELL_PUZZLE_WORD").unwrap_or_default());
     exit(0)

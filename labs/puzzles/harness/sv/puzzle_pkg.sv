@@ -5,7 +5,7 @@ package puzzle_pkg;
   int    noted = 0;
   logic [31:0] state = 32'd1;           // of the random numbers
   bit    ended = 1'b0;
-  string word;                          // of this run
+  string word;                          // printed after SOLVED, to show that the check itself printed it
 
   // Marsaglia's xorshift, as $urandom of a seed is another one in each simulator.
   function automatic logic [31:0] drawn();

@@ -166,7 +166,7 @@ module bench;
       rs = rf + 1 + below(4);
       wf = base + below(Near - 4);
       ws = wf + 1 + below(4);
-      // In the second half one word in eight has a long range, and two have the longest that there is.
+      // In the second half one word in eight has a long range, and two words have the longest possible.
       is_long = chance(12) && k >= 750;
       is_read = chance(50);
       length  = 5 + below(56);

@@ -10,14 +10,14 @@ module bench;
   logic [Many-1:0] waits = '0, slot = '0, could;
   logic [2:0] queue;
   string path, row;
-  // A device with four queue pairs runs first, then one with eight. The one that does not run stays in reset.
+  // A device with four queue pairs runs first, then one with eight. The other one stays in reset.
   logic is_many = 1'b0;
   int queues = Few;
   logic go_few, go_many;
   logic [1:0] queue_few;
   logic [2:0] queue_many;
   int cycle = 0, gone = 0, all = 0;
-  int passed [0:Many-1];                // times that others went while it could
+  int passed [0:Many-1];                // how often others went while it could have gone
   int went [0:Many-1];
 
   picker #(.Queues(Few)) u_few (
@@ -66,7 +66,7 @@ module bench;
     cycle = cycle + 1;
   endtask
 
-  // One device, from its reset on.
+  // Runs one device, starting with its reset.
   task automatic run(input int count, input int cycles);
     queues  = count;
     is_many = count == Many;
@@ -83,7 +83,7 @@ module bench;
     repeat (6) step('1, '1, 1'b1);
     // The host of queue pair 2 sleeps, and its completion queue is full.
     repeat (8) step('1, 8'b11111011, 1'b1);
-    // Two of them, of eight three.
+    // Two hosts of four sleep, or three of eight.
     repeat (8) step('1, 8'b10111001, 1'b1);
     // A worker is free in each fourth cycle, and in each third.
     for (int k = 0; k < 40; k++) step('1, '1, k % 4 == 0);

@@ -8,7 +8,7 @@ module bench;
   string buffer;
 
   logic clk = 1'b0, rst_n = 1'b0;
-  // A buffer of 8 places runs first, then one of 16. The one that does not run stays in reset.
+  // A buffer of 8 places runs first, then one of 16. The other one stays in reset.
   logic is_large = 1'b0;
   int places = Small;
   logic [4:0] lines = 5'd1;
@@ -95,7 +95,7 @@ module bench;
     for (int k = 0; k < 5; k++) step(places, 1'b0, 1'b0, 1'b0, 1'b0);
   endtask
 
-  // One buffer, from its reset on.
+  // Runs one buffer, starting with its reset.
   task automatic run(input int cycles);
     rst_n     = 1'b0;
     start     = 1'b0;
@@ -159,7 +159,7 @@ module bench;
       $dumpfile(path);
       $dumpvars(0, bench);
     end
-    // A loop, as Verilator puts a task in line for each call.
+    // A loop, because Verilator inlines a task at each call.
     for (int k = 0; k < 2; k++) begin
       if (k == 1) begin
         is_large = 1'b1;

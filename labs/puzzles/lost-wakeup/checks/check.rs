@@ -210,13 +210,13 @@ fn in_one_line(vector: &Vector) -> String {
     words.join(" ").replace("( ", "(").replace(", )", ")").replace(", }", " }")
 }
 
-/// A host that has not armed for long: many completions have become visible, and then it writes an old index.
+/// A host that has not armed for a long time: many completions have become visible, and then it writes an old index to ARM.
 fn run_far(start: u32) {
     const MANY: u32 = 1 << 20;
     let mut long = Vector::new(start);
     (0..MANY).for_each(|_| long.completion_visible());
     let next = start.wrapping_add(MANY);
-    // The newest is up to 2^31 - 2 ahead.
+    // The newest completion is up to 2^31 - 2 ahead of ARM.
     for behind in [1, 4, 5, 129, 200, 300, 1 << 15, 40_000, 1 << 16, 70_000, MANY, (1 << 31) - 1] {
         let mut vector = long.clone();
         vector.arm(next.wrapping_sub(behind));
@@ -252,7 +252,7 @@ fn run(start: u32) -> usize {
         aheads: 1,
     };
     let mut steps = HashMap::from([(first.clone(), None)]);
-    // A host that sleeps for ever shows more than the message that would have woken it.
+    // A host that sleeps for ever is the clearer report, so an unsent message is reported only if no host does.
     let mut unsent: Option<State> = None;
     let mut open = VecDeque::from([first]);
     while let Some(state) = open.pop_front() {

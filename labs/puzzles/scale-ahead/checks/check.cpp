@@ -96,7 +96,7 @@ void judge(const Heads& heads, uint32_t positions) {
   static Stored whole, other;
   whole = other = {};
   run(heads, 0, positions, whole);
-  // Of many positions, not each.
+  // With many positions, check only every eighth.
   const uint32_t step = positions > kFew ? 8 : 1;
   char one[64], two[64];
   // A later token is another one.
@@ -156,7 +156,7 @@ int main() {
     }
     judge(heads, positions);
   }
-  // None at all.
+  // No positions at all.
   static Stored none;
   run({}, 0, 0, none);
   check::solved("every position is stored by its own channels, in one piece or in two.");

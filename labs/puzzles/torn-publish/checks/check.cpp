@@ -12,13 +12,13 @@ namespace {
 
 namespace model = order::model;
 
-constexpr uint32_t kMost = 8;           // versions of an interleaving, that of the beginning among them
-constexpr uint32_t kAccesses = 20;      // of one look; more of them, as in a look that tries again and again, make too many interleavings
+constexpr uint32_t kMost = 8;           // versions in an interleaving, including the initial one
+constexpr uint32_t kAccesses = 20;      // in one look; a look that retries makes more of them, and too many interleavings
 const char* const kPublisher = "publisher";
 const char* const kReader = "reader";
 const char* const kLater = "later";
 
-// The one of the beginning has the number 0 here.
+// The initial version has number 0 here.
 Version version_of(uint32_t number) { return {number + 1, 101 * (number + 1), 1001 * (number + 1)}; }
 
 // Of this interleaving: the slot, what the reader has found, and whether it was told so.
@@ -54,7 +54,7 @@ void set_up() {
 
 const char* const kWords = "The version is in the words of the slot, and publish() and look() use nothing else: on a GPU other memory has no order, and nobody else finds it.";
 
-// A reader that finds a version has loaded each field of it.
+// A reader that finds a version must have loaded each of its fields.
 void judge_loads(const char* reader, const Version& found) {
   const struct {
     const char* name;
@@ -110,7 +110,7 @@ uint64_t run(bool is_weak, uint32_t switches, uint32_t publishes, uint32_t most 
 
 int main() {
   uint64_t count = run(false, 4, 1) + run(false, 3, 2) + run(true, 0, 1) + run(true, 1, 2) + run(false, 0, 0);
-  // A reader that sleeps during many publishes does not find the generation that it left.
+  // A reader that sleeps through many publishes must not find the same generation again.
   for (uint32_t publishes = 3; publishes < kMost; publishes++) count += run(false, 1, publishes);
   // A publisher that dies holds up no reader.
   for (uint32_t most = 1; most < 12; most++) run(false, 0, 2, most);
