@@ -134,8 +134,8 @@ module bench;
     word = word + 1;
   endtask
 
-  // Drawn one by one, so that each simulator draws the same.
-  int rf, rs, wf, ws, on, cycles, base, length;
+  // Drawn one by one, and whatever else is drawn: where a draw depends on another one, Verilator 5.006 makes both.
+  int rf, rs, wf, ws, on, cycles, base, length, near, away;
   logic short, pauses, far, is_long, is_read, is_all;
   initial begin
     if ($value$plusargs("wave=%s", path)) begin
@@ -162,7 +162,9 @@ module bench;
       base = (k / 250) * 55;
       if (base > Lines - 1 - Near) base = Lines - 1 - Near;
       far = chance(10);
-      rf = far ? below(Lines - 5) : base + below(Near - 4);
+      near = base + below(Near - 4);
+      away = below(Lines - 5);
+      rf = far ? away : near;
       rs = rf + 1 + below(4);
       wf = base + below(Near - 4);
       ws = wf + 1 + below(4);
