@@ -2,7 +2,8 @@
 //!
 //! [`Pipeline::run`] is a loop of [`turns`](Pipeline::turn). A turn takes in what other threads have brought, rings the
 //! device for a window of descriptors, takes completions, and hands answers and trajectories on. It never waits: what
-//! does not fit anywhere stays where it is until a later turn. Nothing in it allocates, locks or calls the system.
+//! does not fit anywhere stays where it is until a later turn. Nothing in it allocates, locks or calls the system, but a look at
+//! the counters of a device that has given nothing for long.
 
 mod aborts;
 mod admission;
@@ -589,7 +590,7 @@ impl Pipeline {
         if waited < patience + judging { Ok(()) } else { Err(self.stalled(waited.as_secs_f64())) }
     }
 
-    /// Gives up once the device has not moved for `patience`.
+    /// Gives up once the device has not moved for `patience`. The only look that allocates: it comes when nothing has moved for long.
     #[cold]
     fn note_device(&mut self, patience: Duration) -> Result<(), RuntimeError> {
         if let Some((at, _)) = self.device_moved

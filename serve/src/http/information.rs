@@ -42,6 +42,11 @@ pub(super) fn routes() -> Routes {
 }
 
 async fn health(State(server): State<Arc<Server>>) -> Told {
+    lives(&server)
+}
+
+/// An empty object, or 503 with the reason once the engine has ended.
+fn lives(server: &Server) -> Told {
     match server.engine.failure() {
         None => json(json!({})),
         Some(why) => {
@@ -53,10 +58,10 @@ async fn health(State(server): State<Arc<Server>>) -> Told {
     }
 }
 
-/// Has one token drawn.
+/// Has one token drawn. While the server is paused none is drawn, so it is `health`: an engine that ended in a pause stays paused.
 async fn health_generate(State(server): State<Arc<Server>>) -> Told {
-    if server.engine.pause_of() != Pause::Running {
-        return json(json!({}));
+    if server.engine.failure().is_some() || server.engine.pause_of() != Pause::Running {
+        return lives(&server);
     }
     let ask = Ask {
         prompt: vec![0],

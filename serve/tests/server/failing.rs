@@ -138,5 +138,11 @@ fn a_pause_that_waits_hears_that_the_engine_ended() {
     let mut told = String::new();
     pause.read_to_string(&mut told).unwrap();
     assert!(told.starts_with("HTTP/1.1 503"), "{told}");
+    // It ended in the pause, and so it is still paused.
+    assert_ne!(server.server.engine.pause_of(), Pause::Running);
+    for endpoint in ["/health", "/health_generate"] {
+        let refused = ureq::get(server.url(endpoint)).call().unwrap_err();
+        assert!(matches!(refused, ureq::Error::StatusCode(503)), "{endpoint}: {refused}");
+    }
     drop(clients);
 }

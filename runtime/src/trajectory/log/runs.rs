@@ -36,8 +36,9 @@ pub struct Run {
     pub arguments: Vec<String>,
 }
 
-/// The runs that wrote the log in `directory`, in order; none if programs did that knew of no runs. Half a line is passed over: its
-/// writer was killed.
+/// The runs that wrote the log in `directory`, in order; none if programs did that knew of no runs. Half a last line is passed over: its
+/// writer was killed. So is half a line that an older program ended before it noted the next run. No run was counted for such a line,
+/// so the next run has the number that follows the run before it.
 ///
 /// # Errors
 /// `Io` if the file is there and cannot be read, `Foreign` if it is no regular file, `Runs` if a whole line is no run.
@@ -50,20 +51,34 @@ pub fn runs(directory: &Path) -> Result<Vec<Run>, LogError> {
     }
     let bytes = fs::read(&path).map_err(LogError::io("read", &path))?;
     let mut runs: Vec<Run> = vec![];
+    let mut half: Option<LogError> = None;
     for (number, line) in whole_lines(&bytes).split(|&byte| byte == b'\n').enumerate() {
-        // Older programs ended half a line that they found.
         if line.is_empty() {
             continue;
         }
         match serde_json::from_slice::<Run>(line) {
-            Ok(run) => runs.push(run),
-            Err(error) if error.is_eof() => {}
+            Ok(run) => {
+                let next = runs.last().map_or(1, |last| last.run.saturating_add(1));
+                if let Some(half) = half.take()
+                    && run.run != next
+                {
+                    return Err(half);
+                }
+                runs.push(run);
+            }
             Err(error) => {
-                return Err(LogError::Runs { path, line: number + 1, problem: error.to_string() });
+                let is_half = error.is_eof();
+                let told =
+                    LogError::Runs { path: path.clone(), line: number + 1, problem: error.to_string() };
+                match half {
+                    Some(half) => return Err(half),
+                    None if is_half => half = Some(told),
+                    None => return Err(told),
+                }
             }
         }
     }
-    Ok(runs)
+    half.map_or(Ok(runs), Err)
 }
 
 /// All up to the last line end. What follows is what a writer that was killed, or a power failure, has left.

@@ -346,6 +346,21 @@ fn a_damaged_table_of_runs_is_told() {
         let (mut log, _) = Log::open(directory.path(), small()).unwrap();
         assert!(matches!(log.begin_run(Run::default()), Err(LogError::Runs { .. })), "{junk}");
     }
+    // A run whose line lost its last bytes, as the newest one, and with a run behind it that counted it.
+    let text = String::from_utf8(whole.clone()).unwrap();
+    let half = format!("{}\n", &text[..text.len() / 2]);
+    let second = text.replacen("\"run\":1", "\"run\":2", 1);
+    for lines in
+        [half.clone(), format!("{half}{second}"), format!("{text}{half}"), format!("{half}{half}{text}")]
+    {
+        fs::write(&file, &lines).unwrap();
+        assert!(matches!(runs(directory.path()), Err(LogError::Runs { .. })), "{lines}");
+    }
+    // An older program ended half a line, for which no run was counted.
+    for (lines, count) in [(format!("{half}{text}"), 1), (format!("{text}{half}{second}"), 2)] {
+        fs::write(&file, &lines).unwrap();
+        assert_eq!(runs(directory.path()).unwrap().len(), count, "{lines}");
+    }
     fs::write(&file, [&whole[..], b"junk"].concat()).unwrap();
     assert_eq!(runs(directory.path()).unwrap().len(), 1);
     // What is passed over before a run is noted is passed over afterwards, too.
