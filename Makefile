@@ -13,6 +13,8 @@ endif
 XTASK := cargo xtask
 SETUP := cargo run --quiet --package doorbell-setup --
 RELEASE := cargo run --release --package doorbell --
+# With the benches of the RTL, which compile for minutes.
+RELEASE_FULL := cargo run --release --package doorbell --features full --
 # Of the program only what `compare` needs; xtask says the same.
 # With several queue pairs in ARGS, the RTL that has them too.
 COMPARE = cargo run --release --package doorbell --no-default-features --features \
@@ -75,9 +77,12 @@ cocotb: ## Tests of the device in Python, under Icarus Verilog and Verilator; in
 	$(XTASK) cocotb $(ARGS)
 
 bench-rtl: setup ## Cycles, tokens per cycle and simulation speed of the device
-	$(RELEASE) bench rtl $(ARGS)
+	$(RELEASE_FULL) bench rtl $(ARGS)
 
-bench-pipeline bench-cow bench-tax bench-hw-fastpath bench-all: setup ## One bench, or all
+bench-all: setup ## All benches
+	$(RELEASE_FULL) bench all $(ARGS)
+
+bench-pipeline bench-cow bench-tax bench-hw-fastpath: setup ## One bench
 	$(RELEASE) bench $(@:bench-%=%) $(ARGS)
 
 labs: ## The labs, one after another

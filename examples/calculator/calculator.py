@@ -14,6 +14,8 @@ import ast
 import json
 import operator
 import re
+import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 
@@ -99,7 +101,12 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens of a turn at most")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    text, _ = rollout(Server(arguments.url), arguments.prompt, arguments.stop, arguments.turns, arguments.max_tokens, arguments.seed, print)
+    try:
+        text, _ = rollout(Server(arguments.url), arguments.prompt, arguments.stop, arguments.turns, arguments.max_tokens, arguments.seed, print)
+    except urllib.error.URLError as error:
+        # What the server refused says so itself; else nothing answers there.
+        why = error.read().decode(errors="replace") if isinstance(error, urllib.error.HTTPError) else error.reason
+        sys.exit(f"calculator.py: {arguments.url} does not answer: {why}; start one with `doorbell serve`, or give --url")
     print(text)
 
 

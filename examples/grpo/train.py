@@ -14,7 +14,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as missing:
+    sys.exit(f"train.py: the Python package {missing.name} is missing; install what examples/grpo/requirements.txt names")
 
 import task
 import weights

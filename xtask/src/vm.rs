@@ -130,6 +130,14 @@ pub fn short(root: &Path) -> Result<Option<String>> {
     Ok(None)
 }
 
+/// Whether `test` needs a guest: on a machine that can have one, if the variable does not say that it may be missing.
+///
+/// # Errors
+/// When the variable says neither.
+pub fn must_run() -> Result<bool> {
+    Ok(cfg!(target_arch = "x86_64") && !may_be_missing(env::var(VARIABLE).ok().as_deref())?)
+}
+
 /// What the variable says: whether a guest may be missing.
 fn may_be_missing(value: Option<&str>) -> Result<bool> {
     match value {

@@ -11,7 +11,7 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(
         f"make_model.py: the Python package {missing.name} is missing; "
-        "install what the script needs: python3 -m pip install numpy safetensors tokenizers"
+        "install what the script needs: python3 -m venv venv && . venv/bin/activate && pip install numpy safetensors tokenizers"
     )
 
 if len(sys.argv) != 2:

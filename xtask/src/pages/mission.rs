@@ -103,7 +103,14 @@ impl There {
                 if let Err(error) = parsed {
                     return Some(error.to_string());
                 }
-                command != "rtl-test" || args[1..].iter().all(|bench| self.benches.contains(bench))
+                // A case is named as its function is, with blanks.
+                let is_case =
+                    |case: &String| case.starts_with('-') || self.tests.contains(&case.replace(' ', "_"));
+                match command {
+                    "rtl-test" => args[1..].iter().all(|bench| self.benches.contains(bench)),
+                    "cosim" => args[1..].iter().all(is_case),
+                    _ => true,
+                }
             }
             // The program's own tests parse these: an option of `doorbell` is not known here.
             ["doorbell", ..] => true,
@@ -119,9 +126,14 @@ impl There {
 fn what_the_mission_names_exists() {
     let there = There::look();
     assert!(there.lacks("what_the_mission_names_exists").is_none());
-    for name in
-        ["no_such_test", "cargo xtask nothing", "cargo xtask rtl-test nothing", "make nothing", "docs/no.md"]
-    {
+    for name in [
+        "no_such_test",
+        "cargo xtask nothing",
+        "cargo xtask rtl-test nothing",
+        "cargo xtask cosim \"no such case\"",
+        "make nothing",
+        "docs/no.md",
+    ] {
         assert!(there.lacks(name).is_some(), "{name} is found");
     }
     let mut wrong = Vec::new();

@@ -13,7 +13,7 @@ use doorbell_setup::shell;
 /// The device that QEMU must have.
 const DEVICE: &str = "vfio-user-pci";
 /// Signs Debian's lists of packages.
-const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+const KEYS: &str = doorbell_setup::DEBIANS_KEYS;
 const MIRROR: &str = "http://deb.debian.org/debian";
 /// A release of Debian. Its QEMU lacks the device, and its kernel is the one that this was tried with.
 const RELEASE: &str = "trixie";
