@@ -737,6 +737,53 @@ mod tests {
         engine.check().unwrap();
     }
 
+    /// R11: an empty region lies everywhere, as on every other device.
+    #[test]
+    fn r11_an_empty_token_region_needs_no_memory() {
+        let memory = SharedMemory::allocate(1 << 20, 1 << 32).unwrap();
+        let mailbox = SharedMemory::allocate(PAGE, 1 << 32).unwrap();
+        let engine = Arc::new(Still { mailbox, memory, checks: AtomicU32::new(0) });
+        let config = QueueConfig { token_bytes: 1 << 16, ..Default::default() };
+        let mut device =
+            Driver::new(GpuDevice::new(engine.clone()).unwrap(), config).unwrap().into_platform();
+        for (base, active) in [(0, true), (1 << 20, true), (u32::MAX & !63, true)] {
+            device.write_register(Register::Control, 0).unwrap();
+            engine.check().unwrap();
+            let registers = [
+                (Register::TokenBaseLo, base),
+                (Register::TokenBaseHi, 0),
+                (Register::TokenSizeLo, 0),
+                (Register::TokenSizeHi, 0),
+                (Register::Control, Control::ENABLE.bits()),
+            ];
+            registers
+                .into_iter()
+                .for_each(|(register, value)| device.write_register(register, value).unwrap());
+            let state = State::from_bits_retain(device.read_register(Register::State).unwrap());
+            let fault = device.read_register(Register::Error).unwrap();
+            assert_eq!((state.contains(State::ACTIVE), fault), (active, 0), "TOKEN_BASE {base:#x}");
+        }
+        engine.check().unwrap();
+    }
+
+    /// R15: one long wait for what never comes is many advances, whether the host looks for a completion or for its interrupt.
+    #[rstest::rstest]
+    fn r15_a_long_wait_for_nothing_is_a_timeout(#[values(false, true)] armed: bool) {
+        let memory = SharedMemory::allocate(1 << 20, 1 << 32).unwrap();
+        let mailbox = SharedMemory::allocate(PAGE, 1 << 32).unwrap();
+        let engine = Arc::new(Still { mailbox, memory, checks: AtomicU32::new(0) });
+        let config = QueueConfig { token_bytes: 1 << 16, patience: 3, ..Default::default() };
+        let mut driver = Driver::new(GpuDevice::new(engine).unwrap(), config).unwrap();
+        driver.submit(&[HwDesc::nop()]).unwrap();
+        if armed {
+            assert!(driver.arm().unwrap());
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(driver.wait(Instant::now() + Duration::from_secs(3600))));
+        let waited = receiver.recv_timeout(Duration::from_secs(30)).expect("R15: a wait that does not end");
+        assert!(matches!(waited, Err(DeviceError::Timeout(_))), "{waited:?}");
+    }
+
     #[test]
     fn counters_of_a_session_count_once() {
         let memory = SharedMemory::allocate(1 << 20, 1 << 32).unwrap();

@@ -24,6 +24,8 @@ const BRIEF: u32 = 16;
 const PAUSE: Duration = Duration::from_micros(20);
 /// How long one look at a device that runs by itself holds the lock.
 const LOOK: Duration = Duration::from_micros(100);
+/// How long one sleep until a message takes.
+const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 /// How long one slice of a device on a thread of its own is waited for.
 const LONGEST_SLICE: Duration = Duration::from_secs(1);
 
@@ -583,7 +585,10 @@ impl<D: Pages> Platform for QueuePort<D> {
         }
         if self.is_attended() {
             match awaited {
-                Awaited::Interrupt { .. } => self.shared.attendance.sleep(self.bell(), deadline),
+                // Not for longer at a time: a wait counts as one advance, and a message may be lost (R15).
+                Awaited::Interrupt { .. } => {
+                    self.shared.attendance.sleep(self.bell(), deadline.min(Instant::now() + LONGEST_SLEEP));
+                }
                 Awaited::Completion => self.shared.attendance.pass_slice(deadline),
             }
             return Ok(());
