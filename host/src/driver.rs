@@ -555,6 +555,7 @@ impl<P: Platform> Driver<P> {
             };
         }
         let built = self.read(Register::CapWorkers)?;
+        check_workers(wanted, built)?;
         let workers = wanted.unwrap_or(built);
         if workers > built {
             return Err(DeviceError::Config {
@@ -1133,6 +1134,22 @@ impl<P: Platform> Device for Driver<P> {
         }
         self.condition = Condition::Ready;
         Ok(())
+    }
+}
+
+/// Whether a device with so many workers can tell the number that was asked for from all. FN_WORKERS has a bit for each of 32; of more workers it holds how
+/// many descriptors may run at a time, and all bits are no limit.
+///
+/// # Errors
+/// `Config` if it cannot.
+pub(crate) fn check_workers(wanted: Option<u32>, built: u32) -> Result<(), DeviceError> {
+    match wanted {
+        Some(workers) if built > 32 && (32..built).contains(&workers) => Err(DeviceError::Config {
+            field: "workers",
+            value: workers.into(),
+            expected: format!("1 to 31 where a device has {built}; leave it out to use all of them"),
+        }),
+        _ => Ok(()),
     }
 }
 
