@@ -544,6 +544,11 @@ impl Platform for GpuDevice {
         true
     }
 
+    /// Of the kernel the host sees completions, and tokens in memory.
+    fn shows_workers(&self) -> bool {
+        false
+    }
+
     fn report(&mut self) -> Option<String> {
         if let [line] = &self.lines[..] {
             return Some(line.report());

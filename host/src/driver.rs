@@ -206,6 +206,24 @@ pub(crate) fn explained(
 /// What the driver waits for, unless it waits for STATE.
 pub(crate) const COMPLETION: &str = "a completion";
 
+/// What the device's workers do, in words.
+fn workers(platform: &mut impl Platform) -> Result<String, DeviceError> {
+    if !platform.shows_workers() {
+        return Ok("what its workers do is not shown".to_owned());
+    }
+    let workers = platform.read_register(Register::WorkerState)?;
+    let busy: String = [
+        (1 << 2, ", one held back by the write port"),
+        (1 << 1, ", one in wait states"),
+        (1 << 0, ", one that runs"),
+    ]
+    .iter()
+    .filter(|&&(bit, _)| workers & bit != 0)
+    .map(|&(_, name)| name)
+    .collect();
+    Ok(format!("{} workers busy{busy}", workers >> 3 & 0x1F))
+}
+
 /// The report of a wait that ran out.
 #[cold]
 pub(crate) fn timeout(
@@ -217,17 +235,8 @@ pub(crate) fn timeout(
 ) -> Result<DeviceError, DeviceError> {
     let state = State::from_bits_retain(platform.read_register(Register::State)?);
     let status = platform.read_register(Register::Status)?;
-    let workers = platform.read_register(Register::WorkerState)?;
+    let workers = workers(platform)?;
     let fault = platform.read_register(Register::Error)?;
-    let busy: String = [
-        (1 << 2, ", one held back by the write port"),
-        (1 << 1, ", one in wait states"),
-        (1 << 0, ", one that runs"),
-    ]
-    .iter()
-    .filter(|&&(bit, _)| workers & bit != 0)
-    .map(|&(_, name)| name)
-    .collect();
     let why = if waited_for == COMPLETION {
         Some(Why::of(&Seen::of(platform, parts)?, known, outstanding()))
     } else {
@@ -243,11 +252,10 @@ pub(crate) fn timeout(
         cq_head: known.cq_head,
         state: format!("{:#x} ({})", state.bits(), names(state)),
         status: format!(
-            "{status:#010x} ({} descriptors and {} completions queued, {} doorbells refused; {} workers busy{busy})",
+            "{status:#010x} ({} descriptors and {} completions queued, {} doorbells refused; {workers})",
             status >> 16 & 0xFF,
             status >> 8 & 0xFF,
             status & 0xFF,
-            workers >> 3 & 0x1F
         ),
         fault: names(DeviceFault::from_bits_retain(fault)),
         consumed: counter(platform, Counter::Descriptors)?,
