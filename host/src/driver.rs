@@ -94,6 +94,8 @@ impl Parts {
 /// Whether the queue pair can be used.
 pub(crate) enum Condition {
     Ready,
+    /// It failed behind completions that were returned: the next operation returns the error, and the queue pair is ready again.
+    Failed(Box<DeviceError>),
     Disabled,
     /// The device broke a rule.
     Lost(Box<Broken>),
@@ -668,7 +670,9 @@ impl<P: Platform> Driver<P> {
             return self.lose(count, broken);
         }
         self.sq.consumed(self.ledger.sq_head());
-        self.tell(Register::CqHead, self.cq.head())?;
+        if let Err(error) = self.tell(Register::CqHead, self.cq.head()) {
+            self.tell_later(error);
+        }
         self.patience.reset();
         if !self.answers.is_empty() {
             self.note_answers(out, taken);
@@ -714,6 +718,12 @@ impl<P: Platform> Driver<P> {
         }
     }
 
+    /// Keeps an error for the next operation: the completions before it come once.
+    #[cold]
+    fn tell_later(&mut self, error: DeviceError) {
+        self.condition = Condition::Failed(Box::new(error));
+    }
+
     /// Marks the queue pair as lost. Completions that came earlier are returned first, if there are any.
     #[cold]
     fn lose(&mut self, count: usize, broken: Broken) -> Result<usize, DeviceError> {
@@ -725,7 +735,7 @@ impl<P: Platform> Driver<P> {
     }
 
     #[inline]
-    fn require_ready(&self, operation: &'static str) -> Result<(), DeviceError> {
+    fn require_ready(&mut self, operation: &'static str) -> Result<(), DeviceError> {
         if matches!(self.condition, Condition::Ready) {
             return Ok(());
         }
@@ -733,10 +743,16 @@ impl<P: Platform> Driver<P> {
     }
 
     #[cold]
-    fn not_ready(&self, operation: &'static str) -> DeviceError {
-        match &self.condition {
-            Condition::Lost(broken) => protocol(self.platform.name(), broken),
-            _ => DeviceError::Disabled { device: self.platform.name().to_owned(), operation },
+    fn not_ready(&mut self, operation: &'static str) -> DeviceError {
+        match std::mem::replace(&mut self.condition, Condition::Ready) {
+            Condition::Failed(error) => *error,
+            other => {
+                self.condition = other;
+                match &self.condition {
+                    Condition::Lost(broken) => protocol(self.platform.name(), broken),
+                    _ => DeviceError::Disabled { device: self.platform.name().to_owned(), operation },
+                }
+            }
         }
     }
 
@@ -1040,8 +1056,12 @@ impl<P: Platform> Device for Driver<P> {
         // While this queue pair is disabled the ring may have ended, and then EQ_HEAD is refused. Where other queue pairs of the
         // function keep it running, what was read meanwhile is released after the next enable.
         if head != self.released && !matches!(self.condition, Condition::Disabled) {
-            self.write(Register::EqHead, head)?;
-            self.released = head;
+            match self.write(Register::EqHead, head) {
+                Ok(()) => self.released = head,
+                // What was read comes once. The next call writes it again, and tells.
+                Err(error) if taken == 0 => return Err(error),
+                Err(_) => {}
+            }
         }
         Ok(taken)
     }
@@ -1087,7 +1107,7 @@ impl<P: Platform> Device for Driver<P> {
     fn enable(&mut self) -> Result<(), DeviceError> {
         match self.condition {
             Condition::Ready => return Ok(()),
-            Condition::Lost(_) => return Err(self.not_ready("enabling")),
+            Condition::Failed(_) | Condition::Lost(_) => return Err(self.not_ready("enabling")),
             Condition::Disabled => {}
         }
         // R12: until then the rings are the device's.
