@@ -223,8 +223,9 @@ __device__ __forceinline__ bool Fetcher<kLanguage>::in_general(uint32_t first, u
       if (error != DOORBELL_ERR_NONE && lane == k) o.outcome = ended(DOORBELL_STATUS_ERROR, error);
       prepared = false;
     }
-    // What a REWARD reads may be what the host wrote before the descriptor.
-    if (__any_sync(kEveryLane, (longs & mask) >> lane & 1 && o.desc.opcode() == DOORBELL_OP_REWARD)) {
+    // What a REWARD reads, or a descriptor of engine 1, may be what the host wrote before the descriptor, which its check word alone may have published.
+    const bool reads = o.desc.opcode() == DOORBELL_OP_REWARD || (kLanguage && !engine::is_brief(o.desc.model_id()));
+    if (__any_sync(kEveryLane, (longs & mask) >> lane & 1 && reads)) {
       order::fence_sys();
       __syncwarp();
     }
