@@ -738,7 +738,7 @@ mod tests {
         let config = QueueConfig { token_bytes: 1 << 16, ..Default::default() };
         let mut device =
             Driver::new(GpuDevice::new(engine.clone()).unwrap(), config).unwrap().into_platform();
-        for (base, active) in [(0, true), (1 << 20, true), (u32::MAX & !63, true)] {
+        for base in [0, 1 << 20, !63] {
             device.write_register(Register::Control, 0).unwrap();
             engine.check().unwrap();
             let registers = [
@@ -753,7 +753,7 @@ mod tests {
                 .for_each(|(register, value)| device.write_register(register, value).unwrap());
             let state = State::from_bits_retain(device.read_register(Register::State).unwrap());
             let fault = device.read_register(Register::Error).unwrap();
-            assert_eq!((state.contains(State::ACTIVE), fault), (active, 0), "TOKEN_BASE {base:#x}");
+            assert_eq!((state.contains(State::ACTIVE), fault), (true, 0), "TOKEN_BASE {base:#x}");
         }
         engine.check().unwrap();
     }

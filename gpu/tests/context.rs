@@ -62,10 +62,9 @@ fn main() {
     if let Some(reason) = &missing {
         println!("skipping what becomes of a caller's context: {reason}");
     }
-    let trials: [(&str, fn() -> Result<(), Failed>); 2] = [
-        ("a_thread_without_a_context_gets_none", with_none),
-        ("a_thread_keeps_its_context", with_the_last_gpus),
+    let trials = vec![
+        Trial::test("a_thread_without_a_context_gets_none", with_none).with_ignored_flag(missing.is_some()),
+        Trial::test("a_thread_keeps_its_context", with_the_last_gpus).with_ignored_flag(missing.is_some()),
     ];
-    let trials = trials.map(|(name, run)| Trial::test(name, run).with_ignored_flag(missing.is_some()));
-    libtest_mimic::run(&arguments, trials.into()).exit();
+    libtest_mimic::run(&arguments, trials).exit();
 }

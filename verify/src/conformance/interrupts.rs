@@ -24,7 +24,7 @@ pub(super) fn has_interrupts<P: Platform>(rig: &Rig<P>) -> bool {
 }
 
 /// A device with interrupts, configured so; `None` if it has none: the driver would refuse to coalesce them.
-fn open<'b>(bench: &'b mut Bench<'_>, config: QueueConfig) -> Result<Option<Rig>, Failure> {
+fn open(bench: &mut Bench<'_>, config: QueueConfig) -> Result<Option<Rig>, Failure> {
     let plain = bench.open(QueueConfig::default())?;
     let has = has_interrupts(&plain);
     drop(plain);
