@@ -128,7 +128,6 @@ static void group(doorbell_device *device) {
     for (uint16_t model = 0; model < 2; model++) {
       struct doorbell_hw_desc reward = nothing(DOORBELL_OP_REWARD);
       reward.rollout_id = rollout;
-      reward.prefix_id = PREFIX; // so it goes to the queue pair of its rollout, where several are one device
       reward.reward_model_id = model;
       reward.delta_offset = AREA * member;
       reward.max_tokens = count;

@@ -378,7 +378,7 @@ fn differs(kind: Kind, outcome: &Outcome) -> String {
     let engine = if desc.model_id == 0 {
         engine
     } else {
-        ["rtl/npu/engine_npu.sv", "gpu/kernels/worker.cuh", "lm/src/lib.rs"]
+        ["rtl/npu/engine_npu.sv", "gpu/kernels/language_worker.cuh", "lm/src/lib.rs"]
     };
     let result = of_field("result");
     match &divergence.token {
@@ -474,7 +474,7 @@ fn root_source(kind: Kind, root: &Root, engine: u16) -> &'static str {
             ["rtl/axi_writer.sv", "gpu/kernels/worker.cuh", "verify/src/model/bus.rs"]
         }
         Root::Running if engine > 0 => {
-            ["rtl/npu/engine_npu.sv", "gpu/kernels/worker.cuh", "verify/src/model/execution.rs"]
+            ["rtl/npu/engine_npu.sv", "gpu/kernels/language_worker.cuh", "verify/src/model/execution.rs"]
         }
         Root::Running => {
             ["rtl/rollout_worker_fsm.sv", "gpu/kernels/worker.cuh", "verify/src/model/execution.rs"]

@@ -5,8 +5,8 @@ use doorbell_host::{DeviceError, Platform, QueueConfig};
 
 use crate::{Gpus, Opened, Settings};
 
-/// Advances without progress after which a lone queue pair counts as hung: 1 s, as each waits for 100 us. What a driver
-/// takes for progress may have happened long before, so a hang is told after one or two such times.
+/// Advances without progress after which a lone queue pair counts as hung: 1 s for whoever polls, as each waits for 100 us, and 5 s for whoever sleeps in
+/// `wait`, for 500 us each. What a driver takes for progress may have happened long before, so a hang is told after one or two such times.
 const PATIENCE: u32 = 10_000;
 /// Queue pairs are given time in turn, so each gets a part of that patience; this much at least, as the last that has
 /// work is waited for alone.

@@ -39,7 +39,7 @@ impl Settings {
         ("gpus", "gpu: numbers of the GPUs, as 0 or 0+1"),
         (
             "sms",
-            "gpu: multiprocessors to take of each GPU, at least one more than queue pairs; the others are left to the process's other kernels",
+            "gpu: multiprocessors to take of each GPU, at least one more than queue pairs, two with model_bytes; the others are left to the process's other kernels",
         ),
         ("queues", "queue pairs of the device, on the gpu of each, 1 to 16"),
         ("functions", "functions that the queue pairs are spread over, 1 to 16 and at most as many as those"),

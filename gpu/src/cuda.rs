@@ -2,7 +2,6 @@
 //! memory is here.
 
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,23 +24,72 @@ use crate::phases::Phases;
 /// How long the kernel may take to end after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// GPUs with a kernel of this process. Another would wait for the first to end, for ever.
-static TAKEN: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+/// GPUs on which kernels of this process run, or are about to; none, if empty. To make another GPU ready would be to wait for them to end, for ever.
+static TAKEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// A GPU that no other kernel of this process gets.
+/// The GPUs of the one [`Cuda`] that a process has at a time.
 #[derive(Debug)]
-struct Taken(usize);
+struct Taken(());
 
 impl Taken {
-    fn take(gpu: usize) -> Option<Self> {
-        // Made only if it was free: dropped, it would give away what is somebody else's.
-        TAKEN.lock().unwrap_or_else(PoisonError::into_inner).insert(gpu).then(|| Self(gpu))
+    /// # Errors
+    /// Why they cannot be had.
+    fn take(gpus: impl IntoIterator<Item = usize>) -> Result<Self, String> {
+        Self::take_of(&TAKEN, gpus).map(Self)
+    }
+
+    fn take_of(taken: &Mutex<Vec<usize>>, gpus: impl IntoIterator<Item = usize>) -> Result<(), String> {
+        let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wanted = Vec::new();
+        for gpu in gpus {
+            if taken.contains(&gpu) || wanted.contains(&gpu) {
+                return Err(format!(
+                    "this process already runs a kernel on GPU {gpu}, which fills it; open it once, with more queues"
+                ));
+            }
+            wanted.push(gpu);
+        }
+        let (Some(&first), Some(&other)) = (taken.first(), wanted.first()) else {
+            *taken = wanted;
+            return Ok(());
+        };
+        Err(format!(
+            "this process already runs a kernel on GPU {first}, and CUDA would wait for its end to open GPU {other}; open both at once \
+             (gpus={first}+{other}), or close the first one"
+        ))
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        TAKEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        TAKEN.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// The CUDA context that the calling thread has, which it gets back: it may compute with CUDA itself, on this GPU or another one.
+struct Caller(sys::CUcontext);
+
+impl Caller {
+    /// Keeps it. The driver's library is loaded.
+    fn keep() -> Self {
+        Self(Self::current())
+    }
+
+    /// Null if there is none.
+    fn current() -> sys::CUcontext {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: it writes a pointer, or fails where nobody has initialised the driver.
+        let _ = unsafe { sys::cuCtxGetCurrent(&mut context) };
+        context
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        if Self::current() != self.0 {
+            // SAFETY: it was this thread's before, and it is the caller's to keep it alive; null takes back what was made current.
+            let _ = unsafe { sys::cuCtxSetCurrent(self.0) };
+        }
     }
 }
 
@@ -71,12 +119,12 @@ pub struct GpuOptions {
     /// Bytes of shared memory of each queue pair: what
     /// [`QueueConfig::shared_bytes`](doorbell_host::QueueConfig::shared_bytes) says.
     pub bytes: usize,
-    /// Multiprocessors to take, one block on each: at least one more than queue pairs. `None` is all; with fewer, the
-    /// others are left to whoever else computes on the GPU.
+    /// Multiprocessors to take, one block on each: at least one more than queue pairs, and two more with [`language`](Self::language). `None` is all; with
+    /// fewer, the others are left to whoever else computes on the GPU.
     pub sms: Option<u32>,
     /// With engine 1, and device memory for it.
     pub language: Option<LanguageMemory>,
-    /// Blocks of a team that takes steps of up to 32 rollouts of engine 1 together, as far as they can be dealt evenly; `None` is 15, and 60 where a model has 800 MB or more. Models whose rollouts a warp runs
+    /// Blocks of a team that takes steps of up to 32 rollouts of engine 1 together, as far as they can be dealt evenly; `None` is 15. Models whose rollouts a warp runs
     /// ([`LanguageMemory::is_small`]) have none.
     pub ranks: Option<u32>,
     /// Bytes of device memory in which keys and values stay between descriptors that name a generation (rule R26); 0 keeps none. `None` is a quarter of what is
@@ -263,24 +311,38 @@ fn blocks(
 /// Kernels that run, one on each GPU.
 ///
 /// CUDA waits for every running kernel of the process, on whichever GPU, when memory is page-locked, freed, or code
-/// loaded. So all GPUs are made ready before the first kernel starts, and none is taken down before the last has ended.
+/// loaded. So all GPUs are made ready before the first kernel starts, none is taken down before the last has ended, and a process has one of these at a
+/// time.
+///
+/// A thread that calls it, or drops it, has the same current CUDA context afterwards.
 #[derive(Debug)]
-pub struct Cuda(Vec<Gpu>);
+pub struct Cuda {
+    gpus: Vec<Gpu>,
+    /// Given back behind the GPUs.
+    taken: Option<Taken>,
+}
 
 impl Cuda {
     /// Makes all GPUs ready, and starts a kernel on each.
     ///
     /// # Errors
     /// `Config` for options out of range, or more queue pairs than the GPU can serve at a time; `Unavailable` where there
-    /// is no GPU, no driver or no kernel, or the GPU or the environment is such that the kernel could not run on; `Memory`
-    /// if pinned memory cannot be had.
+    /// is no GPU, no driver or no kernel, or the GPU or the environment is such that the kernel could not run on, or where this process has GPUs open;
+    /// `Memory` if pinned memory cannot be had.
     pub fn open(options: &[GpuOptions]) -> Result<Self, DeviceError> {
         if info::blocking() {
             let (device, reason) = ("gpu".to_owned(), info::BLOCKING_REFUSED.to_owned());
             return Err(DeviceError::Unavailable { device, reason });
         }
-        let cuda = Self(options.iter().map(|&options| Gpu::ready(options)).collect::<Result<_, _>>()?);
-        for gpu in &cuda.0 {
+        let taken = Taken::take(options.iter().map(|options| options.gpu))
+            .map_err(|reason| DeviceError::Unavailable { device: "gpu".to_owned(), reason })?;
+        // If there is no driver, the first GPU says so.
+        let _caller = image::count().is_ok().then(Caller::keep);
+        let mut cuda = Self { gpus: Vec::with_capacity(options.len()), taken: Some(taken) };
+        for &options in options {
+            cuda.gpus.push(Gpu::ready(options)?);
+        }
+        for gpu in &cuda.gpus {
             gpu.start().map_err(|error| gpu.failed("starting the kernel", error))?;
         }
         Ok(cuda)
@@ -291,22 +353,27 @@ impl Cuda {
     /// # Errors
     /// `Config` if there are fewer.
     pub fn engine(self: &Arc<Self>, gpu: usize) -> Result<Arc<dyn Engine>, DeviceError> {
-        if gpu < self.0.len() {
+        if gpu < self.gpus.len() {
             return Ok(Arc::new(Member { cuda: self.clone(), gpu }));
         }
-        let expected = format!("below {}", self.0.len());
+        let expected = format!("below {}", self.gpus.len());
         Err(DeviceError::Config { field: "gpu", value: gpu as u64, expected })
     }
 }
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        for gpu in &self.0 {
+        let _caller = (!self.gpus.is_empty()).then(Caller::keep);
+        for gpu in &self.gpus {
             gpu.exit();
         }
-        for gpu in &mut self.0 {
-            gpu.wait_for_the_end();
+        for gpu in &mut self.gpus {
+            if !gpu.wait_for_the_end() {
+                std::mem::forget(self.taken.take());
+            }
         }
+        // Here: what is freed makes its context the current one.
+        self.gpus.clear();
     }
 }
 
@@ -318,7 +385,7 @@ struct Member {
 
 impl Member {
     fn gpu(&self) -> &Gpu {
-        &self.cuda.0[self.gpu]
+        &self.cuda.gpus[self.gpu]
     }
 }
 
@@ -382,7 +449,6 @@ struct Gpu {
     blocks: u32,
     /// Whether the kernel was started, and is not known to have ended.
     started: AtomicBool,
-    taken: Option<Taken>,
 }
 
 impl Gpu {
@@ -396,12 +462,6 @@ impl Gpu {
         let name = if gpu == 0 { "gpu".to_owned() } else { format!("gpu{gpu}") };
         let unavailable =
             |error: ImageError| DeviceError::Unavailable { device: name.clone(), reason: error.to_string() };
-        let taken = Taken::take(gpu).ok_or_else(|| DeviceError::Unavailable {
-            device: name.clone(),
-            reason: format!(
-                "this process already runs a kernel on GPU {gpu}, which fills it; open it once, with more queues"
-            ),
-        })?;
         let context = image::open(gpu).map_err(unavailable)?;
         let about = GpuInfo::of(gpu).map_err(unavailable)?;
         if !about.refusals.is_empty() {
@@ -520,7 +580,7 @@ impl Gpu {
         };
         let device_memory = [state, models, caches, benches, kept];
         let options = GpuOptions { bytes, language, ..options };
-        let (started, taken) = (AtomicBool::new(false), Some(taken));
+        let started = AtomicBool::new(false);
         Ok(Self {
             name,
             options,
@@ -538,7 +598,6 @@ impl Gpu {
             shared,
             blocks,
             started,
-            taken,
         })
     }
 
@@ -576,6 +635,7 @@ impl Gpu {
 
     /// Whether the kernel still runs.
     fn is_running(&self) -> Result<bool, DriverError> {
+        let _caller = Caller::keep();
         self.stream.context().bind_to_thread()?;
         // SAFETY: the stream lives as long as `self`.
         match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
@@ -622,9 +682,10 @@ impl Gpu {
         }
     }
 
-    fn wait_for_the_end(&mut self) {
+    /// Whether the kernel has ended.
+    fn wait_for_the_end(&mut self) -> bool {
         if !self.started.load(Ordering::Relaxed) {
-            return;
+            return true;
         }
         let start = Instant::now();
         while self.is_running().unwrap_or(false) {
@@ -636,20 +697,15 @@ impl Gpu {
                 );
                 // To unload its code would be to wait for it again, without end.
                 let code = (self.function.clone(), self.stream.clone());
-                std::mem::forget((
-                    self.mailboxes.clone(),
-                    self.memory.clone(),
-                    self.told.take(),
-                    code,
-                    self.taken.take(),
-                ));
+                std::mem::forget((self.mailboxes.clone(), self.memory.clone(), self.told.take(), code));
                 self.device_memory.iter_mut().for_each(|memory| memory.address = 0);
-                return;
+                return false;
             }
             std::thread::yield_now();
         }
         self.started.store(false, Ordering::Relaxed);
         GRAVEYARD.kernel_ended();
+        true
     }
 }
 
@@ -686,11 +742,13 @@ impl Drop for DeviceMemory {
         }
         let (context, address, name) = (self.context.clone(), self.address, self.name.clone());
         GRAVEYARD.free(move || {
+            let _caller = Caller::keep();
             // SAFETY: allocated by `zeroed`, and the kernel, if it was started at all, has ended.
             let freed = context.bind_to_thread().and_then(|()| unsafe { result::free_sync(address) });
             if let Err(error) = freed {
                 eprintln!("warning: {name}: freeing device memory: {error:?}");
             }
+            drop(context);
         });
     }
 }
@@ -800,11 +858,12 @@ impl Drop for Registered {
     fn drop(&mut self) {
         let (context, pointer, mapped) = (self.context.clone(), self.pointer, self.mapped.take());
         GRAVEYARD.free(move || {
+            let _caller = Caller::keep();
             if context.bind_to_thread().is_ok() {
                 // SAFETY: registered by `placed`; the pointer was exposed by its address.
                 let _ = unsafe { sys::cuMemHostUnregister(std::ptr::with_exposed_provenance_mut(pointer)) };
             }
-            drop(mapped);
+            drop((mapped, context));
         });
     }
 }
@@ -819,10 +878,12 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         let (context, pointer) = (self.context.clone(), self.pointer);
         GRAVEYARD.free(move || {
+            let _caller = Caller::keep();
             if context.bind_to_thread().is_ok() {
                 // SAFETY: allocated by `pinned`, which keeps nothing else of it; the pointer was exposed by its address.
                 let _ = unsafe { result::free_host(std::ptr::with_exposed_provenance_mut(pointer)) };
             }
+            drop(context);
         });
     }
 }
@@ -944,12 +1005,31 @@ mod tests {
 
     #[test]
     fn a_gpu_has_one_kernel_at_a_time() {
-        // Numbers that no machine has.
-        let first = Taken::take(1000).unwrap();
-        assert!(Taken::take(1000).is_none());
-        let other = Taken::take(1001);
-        assert!(other.is_some());
-        drop(first);
-        assert!(Taken::take(1000).is_some());
+        let taken = Mutex::new(Vec::new());
+        let reason = Taken::take_of(&taken, [3, 4, 3]).unwrap_err();
+        assert!(
+            reason.starts_with("this process already runs a kernel on GPU 3, which fills it"),
+            "{reason}"
+        );
+        Taken::take_of(&taken, [3]).unwrap();
+        for gpus in [vec![3], vec![4, 3]] {
+            let reason = Taken::take_of(&taken, gpus).unwrap_err();
+            assert!(reason.contains("on GPU 3, which fills it"), "{reason}");
+        }
+        taken.lock().unwrap().clear();
+        Taken::take_of(&taken, [3, 4]).unwrap();
+    }
+
+    /// CUDA waits for all kernels of a process before it makes another GPU ready.
+    #[test]
+    fn another_gpu_is_refused_while_a_kernel_runs() {
+        let taken = Mutex::new(Vec::new());
+        Taken::take_of(&taken, [0, 1]).unwrap();
+        let reason = Taken::take_of(&taken, [2]).unwrap_err();
+        assert!(
+            reason.contains("on GPU 0") && reason.contains("gpus=0+2") && reason.contains("close"),
+            "{reason}"
+        );
+        assert_eq!(*taken.lock().unwrap(), [0, 1]);
     }
 }

@@ -339,7 +339,7 @@ impl GpuDevice {
         let ring = self.registers.event_ring(session.function);
         if !(within(sq.base, 64 * u64::from(sq.depth.slots()))
             && within(cq.base, 32 * u64::from(cq.depth.slots()))
-            && within(session.token_base, session.token_size)
+            && (session.token_size == 0 || within(session.token_base, session.token_size))
             && (session.logp_size == 0 || within(session.logp_base, session.logp_size))
             && (self.engine.engines() == 1 || self.reaches_language(session))
             && ring.is_none_or(|ring| {
@@ -366,6 +366,25 @@ impl GpuDevice {
         line.mailbox.start(session, workers, self.lives[function], ring.map(|ring| (ring, head)));
         line.open(session);
         // The kernel counts from 0 in each session.
+    }
+
+    /// Waits until the kernel has come to the end of the sessions that are over. What it waits for are steps of rollouts that run; an engine that has died
+    /// writes nothing any more.
+    fn wait_for_the_end(&self) -> Result<(), DeviceError> {
+        let start = Instant::now();
+        while !self.lines.iter().all(|line| line.mailbox.is_reached()) && self.engine.check().is_ok() {
+            if start.elapsed() > PATIENCE {
+                return Err(DeviceError::Failed {
+                    device: self.engine.name().to_owned(),
+                    what: format!(
+                        "a session did not end within {PATIENCE:?}, so the kernel may still write its memory; close the device, and \
+                         open it anew"
+                    ),
+                });
+            }
+            hint::spin_loop();
+        }
+        Ok(())
     }
 
     /// Whether the kernel can reach the regions of engine 1.
@@ -512,6 +531,13 @@ impl Platform for GpuDevice {
                 reason: format!("{} was opened with {capacity} bytes", self.engine.name()),
             });
         }
+        // Nobody may write what is cleared: who had the device before may have left it running.
+        for queue in self.queues() {
+            if self.registers.queue(queue).session.is_some() {
+                self.end(queue);
+            }
+        }
+        self.wait_for_the_end()?;
         let memory = self.memory.part(0, len)?;
         memory.clear();
         Ok(memory)
@@ -542,6 +568,11 @@ impl Platform for GpuDevice {
 
     fn runs_alone(&self) -> bool {
         true
+    }
+
+    /// Of the kernel the host sees completions, and tokens in memory.
+    fn shows_workers(&self) -> bool {
+        false
     }
 
     fn report(&mut self) -> Option<String> {
@@ -619,20 +650,14 @@ impl Drop for GpuDevice {
                 self.end(queue);
             }
         }
-        // The memory may go to somebody else: no session must outlive its device. What it waits for are steps of rollouts
-        // that run; an engine that has died writes nothing any more.
-        let start = Instant::now();
-        while !self.lines.iter().all(|line| line.mailbox.is_reached()) && self.engine.check().is_ok() {
-            if start.elapsed() > PATIENCE {
-                eprintln!(
-                    "warning: {}: a session did not end within {PATIENCE:?}; its memory is not freed",
-                    self.engine.name()
-                );
-                // It may still be written: nobody else gets it.
-                std::mem::forget((self.engine.clone(), self.memory.clone()));
-                return;
-            }
-            hint::spin_loop();
+        // The memory may go to somebody else: no session must outlive its device.
+        if self.wait_for_the_end().is_err() {
+            eprintln!(
+                "warning: {}: a session did not end within {PATIENCE:?}; its memory is not freed",
+                self.engine.name()
+            );
+            // It may still be written: nobody else gets it.
+            std::mem::forget((self.engine.clone(), self.memory.clone()));
         }
     }
 }
@@ -702,6 +727,53 @@ mod tests {
         word(1, HwCompletion::PHASE);
         driver.platform_mut().advance(1).unwrap();
         assert_eq!(engine.checks.load(Ordering::Relaxed), checks + 1, "a whole completion was waited for");
+    }
+
+    /// R11: an empty region lies everywhere, as on every other device.
+    #[test]
+    fn r11_an_empty_token_region_needs_no_memory() {
+        let memory = SharedMemory::allocate(1 << 20, 1 << 32).unwrap();
+        let mailbox = SharedMemory::allocate(PAGE, 1 << 32).unwrap();
+        let engine = Arc::new(Still { mailbox, memory, checks: AtomicU32::new(0) });
+        let config = QueueConfig { token_bytes: 1 << 16, ..Default::default() };
+        let mut device =
+            Driver::new(GpuDevice::new(engine.clone()).unwrap(), config).unwrap().into_platform();
+        for base in [0, 1 << 20, !63] {
+            device.write_register(Register::Control, 0).unwrap();
+            engine.check().unwrap();
+            let registers = [
+                (Register::TokenBaseLo, base),
+                (Register::TokenBaseHi, 0),
+                (Register::TokenSizeLo, 0),
+                (Register::TokenSizeHi, 0),
+                (Register::Control, Control::ENABLE.bits()),
+            ];
+            registers
+                .into_iter()
+                .for_each(|(register, value)| device.write_register(register, value).unwrap());
+            let state = State::from_bits_retain(device.read_register(Register::State).unwrap());
+            let fault = device.read_register(Register::Error).unwrap();
+            assert_eq!((state.contains(State::ACTIVE), fault), (true, 0), "TOKEN_BASE {base:#x}");
+        }
+        engine.check().unwrap();
+    }
+
+    /// R15: one long wait for what never comes is many advances, whether the host looks for a completion or for its interrupt.
+    #[rstest::rstest]
+    fn r15_a_long_wait_for_nothing_is_a_timeout(#[values(false, true)] armed: bool) {
+        let memory = SharedMemory::allocate(1 << 20, 1 << 32).unwrap();
+        let mailbox = SharedMemory::allocate(PAGE, 1 << 32).unwrap();
+        let engine = Arc::new(Still { mailbox, memory, checks: AtomicU32::new(0) });
+        let config = QueueConfig { token_bytes: 1 << 16, patience: 3, ..Default::default() };
+        let mut driver = Driver::new(GpuDevice::new(engine).unwrap(), config).unwrap();
+        driver.submit(&[HwDesc::nop()]).unwrap();
+        if armed {
+            assert!(driver.arm().unwrap());
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(driver.wait(Instant::now() + Duration::from_secs(3600))));
+        let waited = receiver.recv_timeout(Duration::from_secs(30)).expect("R15: a wait that does not end");
+        assert!(matches!(waited, Err(DeviceError::Timeout(_))), "{waited:?}");
     }
 
     #[test]

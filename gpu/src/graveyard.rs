@@ -30,32 +30,27 @@ impl Graveyard {
         what(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A kernel is about to start.
+    /// A kernel is about to start. Returns behind what is being freed, which is soon: nothing runs meanwhile.
     pub fn kernel_starts(&self) {
         self.with(|state| state.running += 1);
     }
 
     /// A kernel has ended. Whatever waited for the last one is freed.
     pub fn kernel_ended(&self) {
-        let graves = self.with(|state| {
+        self.with(|state| {
             state.running = state.running.saturating_sub(1);
-            if state.running == 0 { std::mem::take(&mut state.graves) } else { Vec::new() }
+            if state.running == 0 {
+                state.graves.drain(..).for_each(|free| free());
+            }
         });
-        graves.into_iter().for_each(|free| free());
     }
 
-    /// Frees something: now, or when no kernel runs any more.
+    /// Frees something: now, or when no kernel runs any more. No kernel starts meanwhile, which CUDA would wait for. `free` buries nothing.
     pub fn free(&self, free: impl FnOnce() + Send + 'static) {
-        let now = self.with(|state| {
-            if state.running == 0 {
-                return Some(Box::new(free) as Grave);
-            }
-            state.graves.push(Box::new(free));
-            None
+        self.with(|state| match state.running {
+            0 => free(),
+            _ => state.graves.push(Box::new(free)),
         });
-        if let Some(free) = now {
-            free();
-        }
     }
 }
 
@@ -65,6 +60,43 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+
+    /// CUDA would wait for a kernel that starts while something is being freed.
+    #[test]
+    fn no_kernel_starts_while_something_is_freed() {
+        use std::sync::mpsc::channel;
+        use std::time::Duration;
+
+        for at_the_end in [false, true] {
+            let graveyard = Arc::new(Graveyard::new());
+            let ((freeing, frees), (let_go, may_go), (started, starts)) = (channel(), channel(), channel());
+            let free = move || {
+                freeing.send(()).unwrap();
+                may_go.recv().unwrap();
+            };
+            if at_the_end {
+                graveyard.kernel_starts();
+            }
+            let other = graveyard.clone();
+            let freer = std::thread::spawn(move || {
+                other.free(free);
+                if at_the_end {
+                    other.kernel_ended();
+                }
+            });
+            frees.recv().unwrap();
+            let other = graveyard.clone();
+            let starter = std::thread::spawn(move || {
+                other.kernel_starts();
+                started.send(()).unwrap();
+            });
+            assert!(starts.recv_timeout(Duration::from_millis(200)).is_err(), "a kernel starts meanwhile");
+            let_go.send(()).unwrap();
+            starts.recv_timeout(Duration::from_secs(30)).unwrap();
+            freer.join().unwrap();
+            starter.join().unwrap();
+        }
+    }
 
     #[test]
     fn nothing_is_freed_while_any_kernel_runs() {

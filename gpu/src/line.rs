@@ -233,6 +233,12 @@ impl SharedLine {
         (self.sessions.load(Ordering::Relaxed), self.cq_head.load(Ordering::Relaxed))
     }
 
+    /// The same, and what it has submitted.
+    fn position(&self) -> [u32; 3] {
+        let (session, released) = self.stand();
+        [session, released, self.sq_tail.load(Ordering::Relaxed)]
+    }
+
     /// Who waits for what (R15).
     pub fn report(&self) -> String {
         let before = self.mailbox.heartbeat();
@@ -253,12 +259,25 @@ pub(crate) struct Watch {
     pub slice: Duration,
     /// Of each line, where the host was when its news was told.
     told: Vec<Option<(u32, u32)>>,
+    rest: Rest,
+}
+
+/// A wait that goes on if nothing has happened since its last call, each of which sleeps once.
+struct Rest {
+    /// What was waited for, in vain.
+    awaited: Option<Awaited>,
+    /// Of each line, where the host was.
+    stands: Vec<[u32; 3]>,
+    pause: Duration,
+    checked: Instant,
 }
 
 impl Watch {
     /// Watches `lines`, of which there is at least one.
     pub fn new(lines: Vec<Arc<SharedLine>>, slice: Duration) -> Self {
-        Self { told: vec![None; lines.len()], lines, slice }
+        let stands = vec![[0; 3]; lines.len()];
+        let rest = Rest { awaited: None, stands, pause: Duration::ZERO, checked: Instant::now() };
+        Self { told: vec![None; lines.len()], lines, slice, rest }
     }
 
     /// As [`advance`](Self::advance), of `line` alone, which is one of those watched.
@@ -303,30 +322,40 @@ impl Watch {
     /// Looks without sleeping for one slice, then ever less often: a completion waits at most 500 us to be seen (and what
     /// the system adds to a sleep), and a thread that waits for long wakes 2,000 times a second. Who waits for an interrupt does not
     /// begin with looking, and sleeps longer at once, as he expects to wait for long.
+    ///
+    /// A call sleeps once: the caller counts it as one advance (R15), and calls again. That goes on where this one was.
     pub fn wait(&mut self, awaited: Awaited, deadline: Instant) -> Result<(), DeviceError> {
-        if awaited == Awaited::Completion {
-            self.advance()?;
+        let mut goes_on = self.rest.awaited.take() == Some(awaited);
+        for (line, stand) in self.lines.iter().zip(&mut self.rest.stands) {
+            let position = line.position();
+            goes_on &= std::mem::replace(stand, position) == position;
         }
-        let (has_news, first): (&dyn Fn(&SharedLine) -> bool, _) = match awaited {
-            Awaited::Completion => (&|line| line.has_news(), 20),
-            Awaited::Interrupt { from } => (&move |line| line.has_asked(from), 100),
+        if !goes_on {
+            if awaited == Awaited::Completion {
+                self.advance()?;
+            }
+            let first = if awaited == Awaited::Completion { 20 } else { 100 };
+            (self.rest.pause, self.rest.checked) = (Duration::from_micros(first), Instant::now());
+        }
+        let has_news = |line: &SharedLine| match awaited {
+            Awaited::Completion => line.has_news(),
+            Awaited::Interrupt { from } => line.has_asked(from),
         };
-        let (mut pause, mut checked) = (Duration::from_micros(first), Instant::now());
-        while !self.lines.iter().any(|line| line.is_awaited() && has_news(line))
-            && self.lines.iter().any(|line| line.is_awaited())
-        {
-            let left = deadline.saturating_duration_since(Instant::now());
-            // Asking CUDA costs as much as a sleep does.
-            if left.is_zero() || checked.elapsed() >= CHECKED_EVERY {
-                self.lines[0].engine.check()?;
-                checked = Instant::now();
-            }
-            if left.is_zero() {
-                break;
-            }
-            std::thread::sleep(pause.min(left));
-            pause = (2 * pause).min(LONGEST_PAUSE);
+        let is_awaited = self.lines.iter().any(|line| line.is_awaited());
+        if !is_awaited || self.lines.iter().any(|line| line.is_awaited() && has_news(line)) {
+            return Ok(());
         }
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Asking CUDA costs as much as a sleep does.
+        if left.is_zero() || self.rest.checked.elapsed() >= CHECKED_EVERY {
+            self.lines[0].engine.check()?;
+            self.rest.checked = Instant::now();
+        }
+        if !left.is_zero() {
+            std::thread::sleep(self.rest.pause.min(left));
+            self.rest.pause = (2 * self.rest.pause).min(LONGEST_PAUSE);
+        }
+        self.rest.awaited = Some(awaited);
         Ok(())
     }
 }

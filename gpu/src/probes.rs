@@ -17,6 +17,7 @@ use doorbell_host::{DeviceError, SharedMemory};
 
 pub use crate::cuda::launches;
 use crate::cuda::{count_launch, pinned};
+use crate::graveyard::GRAVEYARD;
 use crate::image::{self, Kernels};
 
 pub use language::{LanguageArguments, LanguageRun, LanguageTask, does_it_fit, sampled_of};
@@ -84,7 +85,7 @@ impl Probes {
         let mut launch = self.stream.launch_builder(&function);
         launch.arg(&to).arg(&from).arg(&rounds);
         count_launch();
-        // SAFETY: the arguments are those of the kernel: two words in `memory`, which outlives it (`synchronize` below).
+        // SAFETY: the arguments are those of the kernel: two words in `memory`, which outlives it (`synchronize` or `abandon` below).
         unsafe { launch.launch(ONE_THREAD) }.map_err(self.failed("starting the ping-pong"))?;
         let (to, from) = (memory.word32(0)?, memory.word32(PAGE)?);
         let trip = |round| {
@@ -102,7 +103,8 @@ impl Probes {
             }
             Ok(start.elapsed())
         };
-        let times = (1..=rounds).map(trip).collect::<Result<_, _>>()?;
+        let times =
+            (1..=rounds).map(trip).collect::<Result<_, _>>().inspect_err(|_| self.abandon(&memory))?;
         self.stream.synchronize().map_err(self.failed("the ping-pong"))?;
         Ok(times)
     }
@@ -123,12 +125,12 @@ impl Probes {
         let mut launch = self.stream.launch_builder(&function);
         launch.arg(&to).arg(&from).arg(&rounds);
         count_launch();
-        // SAFETY: the arguments are those of the kernel: two words in `memory`, which outlives it (`synchronize` below).
+        // SAFETY: the arguments are those of the kernel: two words in `memory`, which outlives it (`synchronize` or `abandon` below).
         unsafe { launch.launch(ONE_THREAD) }.map_err(self.failed("starting the ping-pong"))?;
         let word = memory.word32(0)?;
         let mut sleep = |round| {
             let geq = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
-            // SAFETY: the stream lives, and the word outlives what waits for it (`synchronize` below).
+            // SAFETY: the stream lives, and the word outlives what waits for it (`synchronize` or `abandon` below).
             unsafe { sys::cuStreamWaitValue32_v2(second.cu_stream(), from, round, geq) }.result()?;
             event.record(&second)?;
             thread::scope(|scope| {
@@ -150,13 +152,25 @@ impl Probes {
             for round in 1..=rounds {
                 word.store(round, Ordering::Release);
                 let start = Instant::now();
-                while answer.load(Ordering::Acquire) < round && start.elapsed() < PATIENCE {
+                while answer.load(Ordering::Acquire) < round {
+                    if start.elapsed() > PATIENCE {
+                        self.abandon(&memory);
+                        std::mem::forget((second, event));
+                        return Err(self.silent("the ping-pong"));
+                    }
                     hint::spin_loop();
                 }
             }
         }
         self.stream.synchronize().map_err(self.failed("the ping-pong"))?;
         times.map_err(self.failed("sleeping until the GPU interrupts"))
+    }
+
+    /// Gives up a kernel that uses `memory` and may run for ever: to free that, or to unload its code, would be to wait for its end (R15). Nothing that this
+    /// process frees from now on is freed, as with a device's kernel that does not end.
+    pub fn abandon(&self, memory: &SharedMemory) {
+        GRAVEYARD.kernel_starts();
+        std::mem::forget((memory.clone(), self.stream.clone(), self.kernels.module.clone()));
     }
 
     /// That the GPU did not answer within [`PATIENCE`].
@@ -238,7 +252,7 @@ impl Probes {
     /// Starts `probe_transport`: as many bare rings as `queues`, of `depth` slots and as many completions, that take
     /// `total` descriptors each, with no driver, no dispatch and no rules. Returns their memory, ring by ring, each
     /// [`TRANSPORT_SLOT`] bytes for a slot: the descriptors, then the completions. [`Probes::wait`] is to be called before
-    /// it goes.
+    /// it goes, or [`Probes::abandon`] if the GPU does not answer.
     ///
     /// # Errors
     /// `Failed`, or `Memory`.

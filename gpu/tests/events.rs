@@ -179,8 +179,7 @@ fn on_a_gpu(queues: usize) -> Result<(), Failed> {
 fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
-    let gpu = number("DOORBELL_GPU", 0) as usize;
-    let missing = doorbell_gpu::open(GpuOptions { gpu, ..GpuOptions::default() }).err();
+    let missing = doorbell_gpu::missing();
     if let Some(reason) = &missing {
         println!("skipping the lives of a GPU: {reason}");
     }

@@ -255,8 +255,7 @@ fn main() {
     let [groups, on_gpu] = GROUPS.map(|default| number("DOORBELL_GROUPS", default));
     let cpu =
         move |weak| Options { queues: 3, worker_blocks: 1, seed, stress: weak, weak, ..Options::default() };
-    let gpu = number("DOORBELL_GPU", 0) as usize;
-    let missing = doorbell_gpu::open(GpuOptions { gpu, ..GpuOptions::default() }).err();
+    let missing = doorbell_gpu::missing();
     if let Some(reason) = &missing {
         println!("skipping the groups on a GPU: {reason}");
     }

@@ -164,7 +164,7 @@ const TWO_TEAMS: &str = "4/2/3";
 const ONE_PAGE: &str = "1";
 
 /// Mistakes planted in engine 1, and a test that has to notice each.
-const FAULTS: [(&str, &str); 34] = [
+const FAULTS: [(&str, &str); 35] = [
     ("ChangesTable", "rollouts::r06_"),
     ("DropsBin", "rollouts::r06_"),
     ("DropsLowestBin", "extremes::r06_the_third_bin"),
@@ -185,6 +185,7 @@ const FAULTS: [(&str, &str); 34] = [
     ("KeepsOneMore", "wire::r06_truncated"),
     ("ScoresEarly", "wire::r27_a_prefill_scores"),
     ("LeavesFunction", "r19_no_model_is_loaded_over_one"),
+    ("KeepsUnstarted", "r17_r18_a_prefill_waits"),
     ("SwapsColumns", "rollouts::r27_members_share_a_prefix"),
     ("TakesLongChunk", "refusals::r26_a_token_beyond_the_vocabulary"),
     ("KeepsOldPages", "wire::r26_bytes_that_the_host_swaps"),
@@ -553,6 +554,65 @@ fn r19_no_model_is_loaded_over_one_that_a_session_at_its_end_reads() {
         assert!(Instant::now() < deadline, "the slot is in use for ever");
     }
     assert_eq!(out[0].status, Status::Done as u8, "{out:?}");
+}
+
+/// R17, R18: a PREFILL that waits for a worker while another queue pair of its function publishes a version runs afterwards, if its own version is
+/// still resident, and what belongs to its group starts behind it. If that was retired, it opens no group (R20).
+#[rstest::rstest]
+#[case(PolicyMode::Wait, ErrorCode::None)]
+#[case(PolicyMode::Keep, ErrorCode::BadVersion)]
+fn r17_r18_a_prefill_waits_while_another_queue_pair_publishes(
+    #[case] mode: PolicyMode,
+    #[case] code: ErrorCode,
+) {
+    let bytes = host::config().shared_bytes().unwrap();
+    let division = Division { queues: 2, functions: 1, bytes, workers: Some(2), ..Division::default() };
+    let ports = Ports::divide(device(2, 1), &division).unwrap();
+    let mut host = host::Host::over(ports.take(0).unwrap());
+    let tokens = host.driver.token_regions().remove(0);
+    let config = QueueConfig { patience: host::config().patience, ..QueueConfig::default() };
+    let mut other = Driver::over(ports.take(1).unwrap(), config, tokens).unwrap();
+    // Two that run for long take both places.
+    let running: Vec<_> = (3..5)
+        .map(|k| {
+            let mut sequence = host.sequence(&host::Draws(k).prompt(20), 700, 1.0);
+            host.prefill(&mut sequence);
+            sequence
+        })
+        .collect();
+    let prompt = host::Draws(7).prompt(40);
+    let mut prefix = host.sequence(&prompt, 40, 1.0);
+    let mut member = rollouts::member(&mut host, &prefix, &prompt, 0);
+    let desc = member.decode(9).with_member(prefix.rollout, 0);
+    let mut descs: Vec<_> = running.iter().map(|sequence| sequence.decode(600)).collect();
+    descs.extend([prefix.prefill(Some(1)), desc]);
+    host.driver.submit(&descs).unwrap();
+    pass(&mut ports.device(), 200);
+    // In the place of version 0.
+    let (policy, _) = host.place(2, &host::model(2), mode);
+    other.submit(&[policy]).unwrap();
+    let mut out = [HwCompletion::default()];
+    while other.poll(&mut out).unwrap() == 0 {}
+    assert_eq!(host::ended(&out[0]), Status::Done, "{out:?}");
+    host.note(2, &host::model(2));
+    // An ABORT does not wait behind the PREFILL, as a STOP would; the second one has to wait for the first.
+    for sequence in &running {
+        while host.driver.abort(sequence.rollout).is_err() {}
+    }
+    let ends = host.reap(4);
+    for sequence in &running {
+        let end = host::of(&ends, sequence.rollout.into());
+        let cut = [Status::Stopped, Status::Superseded].contains(&host::ended(&end));
+        assert!(cut, "it came to its end before there was a place to wait for: {end:?}");
+    }
+    let end = host::of(&ends, prefix.rollout.into());
+    assert_eq!(end.error, code as u8, "the PREFILL: {end:?}");
+    if code == ErrorCode::None {
+        host.catch_up(&mut prefix);
+        let end = host::of(&ends, member.rollout.into());
+        host.catch_up(&mut member);
+        host.check(&mut member, &desc, &end);
+    }
 }
 
 /// R12: the end of a session takes back what waits for its turn.

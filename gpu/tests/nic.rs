@@ -199,7 +199,7 @@ fn main() {
     }
     let arguments = Arguments::from_args();
     let gpu = number("DOORBELL_GPU", 0) as usize;
-    let missing = Probes::open(gpu).err();
+    let missing = doorbell_gpu::missing();
     if let Some(reason) = &missing {
         println!("skipping the GPU's posts to a NIC: {reason}");
     }

@@ -7,6 +7,7 @@ use doorbell_contract::{DescFlags, HwCompletion, HwDesc, HwPolicy, PolicyMode, R
 use doorbell_gpu::{Engine, GpuDevice};
 use doorbell_gpu_cpu::{CpuKernel, Options};
 use doorbell_host::device::Device;
+use doorbell_host::why::{Cause, Root};
 use doorbell_host::{Division, Driver, Platform, Ports, QueueConfig, QueuePort};
 
 fn seed() -> u64 {
@@ -434,4 +435,48 @@ fn r15_publishers_of_one_function_do_not_wait_for_each_other_for_ever() {
             assert_eq!((out[0].status, out[0].error), (Status::Done as u8, 0), "R18: version {newest}");
         }
     }
+}
+
+/// What a driver finds in memory that it maps is what it writes there: rollouts that another one left running have ended before it is cleared (R12).
+#[test]
+fn r12_memory_that_is_mapped_anew_stays_clear() {
+    for seed in seed()..seed() + 8 {
+        let config = QueueConfig { token_bytes: 1 << 16, wait_states: 2_000, ..Default::default() };
+        let mut first = driver(Options { seed, ..Default::default() }, config.clone());
+        let descs: Vec<HwDesc> =
+            (0..5).map(|id| HwDesc::decode(id, 0, 2_000).with_delta_offset(8192 * u64::from(id))).collect();
+        assert_eq!(first.submit(&descs).unwrap(), 5);
+        let tokens = first.layout().tokens;
+        let written = |driver: &Driver<GpuDevice>| {
+            let words = (0..10_240).map(|word| tokens + 4 * word);
+            let load =
+                |at| driver.memory().word32(at).unwrap().load(std::sync::atomic::Ordering::Acquire) != 0;
+            words.filter(|&at| load(at)).count()
+        };
+        let start = Instant::now();
+        while written(&first) < 20 {
+            assert!(start.elapsed() < Duration::from_secs(20), "five DECODEs never run");
+        }
+        let second = Driver::new(first.into_platform(), config).unwrap();
+        assert_eq!(written(&second), 0, "seed {seed}: words of the token region are not 0");
+    }
+}
+
+/// R15, R16: a GPU does not show its workers, so `why` takes no queue pair that is busy for the one worker that there is.
+#[test]
+fn r15_why_does_not_count_queue_pairs_as_workers() {
+    let config =
+        QueueConfig { token_bytes: 1 << 20, wait_states: 0xFFFF, patience: 200, ..Default::default() };
+    let mut driver = driver(Options { seed: seed(), ..Default::default() }, config);
+    let descs: Vec<HwDesc> =
+        (0..3).map(|id| HwDesc::decode(id, 0, 2_000).with_delta_offset(8192 * u64::from(id))).collect();
+    assert_eq!(driver.submit(&descs).unwrap(), 3);
+    let start = Instant::now();
+    while driver.read(Register::SqHead).unwrap() != 3 {
+        assert!(start.elapsed() < Duration::from_secs(20), "the kernel reads nothing");
+    }
+    let (_, why) = driver.why().unwrap().remove(0);
+    assert_eq!(why.root, Root::Unshown { descriptors: 3 });
+    let causes: Vec<_> = why.waiting.iter().map(|waiting| &waiting.cause).collect();
+    assert!(causes.iter().all(|cause| matches!(cause, Cause::Ready)), "{causes:?}");
 }

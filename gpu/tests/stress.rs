@@ -147,8 +147,7 @@ fn stress(queues: usize) -> Result<(), Failed> {
 
 fn main() {
     let arguments = Arguments::from_args();
-    let gpu = number("DOORBELL_GPU", 0) as usize;
-    let missing = doorbell_gpu::open(GpuOptions { gpu, ..GpuOptions::default() }).err();
+    let missing = doorbell_gpu::missing();
     if let Some(reason) = &missing {
         println!("skipping the GPU's stress test: {reason}");
     }

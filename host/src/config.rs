@@ -45,7 +45,7 @@ pub struct QueueConfig {
     /// RESIDENT: a score below it ends the rollout; Q16.16 with a sign.
     pub reward_threshold: i32,
     /// Workers to use, the first so many, 1 to 32; `None` is all that the device has. Of a device that has them by the
-    /// thousand: descriptors that may run at a time.
+    /// thousand: descriptors that may run at a time, 1 to 31.
     pub workers: Option<u32>,
     /// Descriptors that the device hands out of this queue pair before it passes on to the next one, 1 to 255.
     pub weight: u32,

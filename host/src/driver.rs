@@ -94,6 +94,8 @@ impl Parts {
 /// Whether the queue pair can be used.
 pub(crate) enum Condition {
     Ready,
+    /// It failed behind completions that were returned: the next operation returns the error, and the queue pair is ready again.
+    Failed(Box<DeviceError>),
     Disabled,
     /// The device broke a rule.
     Lost(Box<Broken>),
@@ -206,6 +208,24 @@ pub(crate) fn explained(
 /// What the driver waits for, unless it waits for STATE.
 pub(crate) const COMPLETION: &str = "a completion";
 
+/// What the device's workers do, in words.
+fn workers(platform: &mut impl Platform) -> Result<String, DeviceError> {
+    if !platform.shows_workers() {
+        return Ok("what its workers do is not shown".to_owned());
+    }
+    let workers = platform.read_register(Register::WorkerState)?;
+    let busy: String = [
+        (1 << 2, ", one held back by the write port"),
+        (1 << 1, ", one in wait states"),
+        (1 << 0, ", one that runs"),
+    ]
+    .iter()
+    .filter(|&&(bit, _)| workers & bit != 0)
+    .map(|&(_, name)| name)
+    .collect();
+    Ok(format!("{} workers busy{busy}", workers >> 3 & 0x1F))
+}
+
 /// The report of a wait that ran out.
 #[cold]
 pub(crate) fn timeout(
@@ -217,17 +237,8 @@ pub(crate) fn timeout(
 ) -> Result<DeviceError, DeviceError> {
     let state = State::from_bits_retain(platform.read_register(Register::State)?);
     let status = platform.read_register(Register::Status)?;
-    let workers = platform.read_register(Register::WorkerState)?;
+    let workers = workers(platform)?;
     let fault = platform.read_register(Register::Error)?;
-    let busy: String = [
-        (1 << 2, ", one held back by the write port"),
-        (1 << 1, ", one in wait states"),
-        (1 << 0, ", one that runs"),
-    ]
-    .iter()
-    .filter(|&&(bit, _)| workers & bit != 0)
-    .map(|&(_, name)| name)
-    .collect();
     let why = if waited_for == COMPLETION {
         Some(Why::of(&Seen::of(platform, parts)?, known, outstanding()))
     } else {
@@ -243,11 +254,10 @@ pub(crate) fn timeout(
         cq_head: known.cq_head,
         state: format!("{:#x} ({})", state.bits(), names(state)),
         status: format!(
-            "{status:#010x} ({} descriptors and {} completions queued, {} doorbells refused; {} workers busy{busy})",
+            "{status:#010x} ({} descriptors and {} completions queued, {} doorbells refused; {workers})",
             status >> 16 & 0xFF,
             status >> 8 & 0xFF,
             status & 0xFF,
-            workers >> 3 & 0x1F
         ),
         fault: names(DeviceFault::from_bits_retain(fault)),
         consumed: counter(platform, Counter::Descriptors)?,
@@ -555,6 +565,7 @@ impl<P: Platform> Driver<P> {
             };
         }
         let built = self.read(Register::CapWorkers)?;
+        check_workers(wanted, built)?;
         let workers = wanted.unwrap_or(built);
         if workers > built {
             return Err(DeviceError::Config {
@@ -659,7 +670,9 @@ impl<P: Platform> Driver<P> {
             return self.lose(count, broken);
         }
         self.sq.consumed(self.ledger.sq_head());
-        self.tell(Register::CqHead, self.cq.head())?;
+        if let Err(error) = self.tell(Register::CqHead, self.cq.head()) {
+            self.tell_later(error);
+        }
         self.patience.reset();
         if !self.answers.is_empty() {
             self.note_answers(out, taken);
@@ -705,6 +718,12 @@ impl<P: Platform> Driver<P> {
         }
     }
 
+    /// Keeps an error for the next operation: the completions before it come once.
+    #[cold]
+    fn tell_later(&mut self, error: DeviceError) {
+        self.condition = Condition::Failed(Box::new(error));
+    }
+
     /// Marks the queue pair as lost. Completions that came earlier are returned first, if there are any.
     #[cold]
     fn lose(&mut self, count: usize, broken: Broken) -> Result<usize, DeviceError> {
@@ -716,7 +735,7 @@ impl<P: Platform> Driver<P> {
     }
 
     #[inline]
-    fn require_ready(&self, operation: &'static str) -> Result<(), DeviceError> {
+    fn require_ready(&mut self, operation: &'static str) -> Result<(), DeviceError> {
         if matches!(self.condition, Condition::Ready) {
             return Ok(());
         }
@@ -724,10 +743,16 @@ impl<P: Platform> Driver<P> {
     }
 
     #[cold]
-    fn not_ready(&self, operation: &'static str) -> DeviceError {
-        match &self.condition {
-            Condition::Lost(broken) => protocol(self.platform.name(), broken),
-            _ => DeviceError::Disabled { device: self.platform.name().to_owned(), operation },
+    fn not_ready(&mut self, operation: &'static str) -> DeviceError {
+        match std::mem::replace(&mut self.condition, Condition::Ready) {
+            Condition::Failed(error) => *error,
+            other => {
+                self.condition = other;
+                match &self.condition {
+                    Condition::Lost(broken) => protocol(self.platform.name(), broken),
+                    _ => DeviceError::Disabled { device: self.platform.name().to_owned(), operation },
+                }
+            }
         }
     }
 
@@ -1031,8 +1056,12 @@ impl<P: Platform> Device for Driver<P> {
         // While this queue pair is disabled the ring may have ended, and then EQ_HEAD is refused. Where other queue pairs of the
         // function keep it running, what was read meanwhile is released after the next enable.
         if head != self.released && !matches!(self.condition, Condition::Disabled) {
-            self.write(Register::EqHead, head)?;
-            self.released = head;
+            match self.write(Register::EqHead, head) {
+                Ok(()) => self.released = head,
+                // What was read comes once. The next call writes it again, and tells.
+                Err(error) if taken == 0 => return Err(error),
+                Err(_) => {}
+            }
         }
         Ok(taken)
     }
@@ -1078,7 +1107,7 @@ impl<P: Platform> Device for Driver<P> {
     fn enable(&mut self) -> Result<(), DeviceError> {
         match self.condition {
             Condition::Ready => return Ok(()),
-            Condition::Lost(_) => return Err(self.not_ready("enabling")),
+            Condition::Failed(_) | Condition::Lost(_) => return Err(self.not_ready("enabling")),
             Condition::Disabled => {}
         }
         // R12: until then the rings are the device's.
@@ -1133,6 +1162,22 @@ impl<P: Platform> Device for Driver<P> {
         }
         self.condition = Condition::Ready;
         Ok(())
+    }
+}
+
+/// Whether a device with so many workers can tell the number that was asked for from all. FN_WORKERS has a bit for each of 32; of more workers it holds how
+/// many descriptors may run at a time, and all bits are no limit.
+///
+/// # Errors
+/// `Config` if it cannot.
+pub(crate) fn check_workers(wanted: Option<u32>, built: u32) -> Result<(), DeviceError> {
+    match wanted {
+        Some(workers) if built > 32 && (32..built).contains(&workers) => Err(DeviceError::Config {
+            field: "workers",
+            value: workers.into(),
+            expected: format!("1 to 31 where a device has {built}; leave it out to use all of them"),
+        }),
+        _ => Ok(()),
     }
 }
 

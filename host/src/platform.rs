@@ -136,7 +136,8 @@ pub trait Platform: Send {
         0
     }
 
-    /// Whether WORKER_STATE says what the device's workers do. A function behind a socket or on a bus cannot see the workers, and reads 0.
+    /// Whether WORKER_STATE says what the device's workers do. A function behind a socket or on a bus cannot see the workers, and reads 0; a GPU, whose workers tell
+    /// the host nothing before a completion, shows how many queue pairs have work.
     fn shows_workers(&self) -> bool {
         true
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 pub use crate::attendant::is_idle;
 use crate::attendant::{Attendance, Attendant, Bell};
+use crate::driver::check_workers;
 use crate::error::DeviceError;
 use crate::memory::{PAGE, SharedMemory};
 use crate::platform::{Awaited, Platform, message_table};
@@ -24,6 +25,8 @@ const BRIEF: u32 = 16;
 const PAUSE: Duration = Duration::from_micros(20);
 /// How long one look at a device that runs by itself holds the lock.
 const LOOK: Duration = Duration::from_micros(100);
+/// How long one sleep until a message takes.
+const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 /// How long one slice of a device on a thread of its own is waited for.
 const LONGEST_SLICE: Duration = Duration::from_secs(1);
 
@@ -151,7 +154,8 @@ pub struct Division {
     /// Bytes of shared memory for each queue pair, as [`QueueConfig::shared_bytes`](crate::QueueConfig::shared_bytes) says.
     pub bytes: usize,
     /// Number of workers to use, counted from the first; `None` is all. With at least as many workers as functions, each
-    /// function has workers of its own; otherwise all functions share all workers.
+    /// function has workers of its own; otherwise all functions share all workers. Of a device that has them by the thousand: descriptors of a queue pair
+    /// that may run at a time, 1 to 31.
     pub workers: Option<u32>,
     /// Cycles before each token, at most 65535: the device has one number for all.
     pub wait_states: u32,
@@ -269,6 +273,7 @@ impl<D: Pages> Ports<D> {
                 return Err(DeviceError::Unavailable { device: name, reason });
             }
         }
+        check_workers(division.workers, workers)?;
         let each = division.bytes.max(1).checked_next_multiple_of(PAGE);
         let bytes = each.and_then(|each| each.checked_mul(division.queues.into()));
         let (Some(each), Some(bytes)) = (each, bytes) else {
@@ -583,7 +588,10 @@ impl<D: Pages> Platform for QueuePort<D> {
         }
         if self.is_attended() {
             match awaited {
-                Awaited::Interrupt { .. } => self.shared.attendance.sleep(self.bell(), deadline),
+                // Not for longer at a time: a wait counts as one advance, and a message may be lost (R15).
+                Awaited::Interrupt { .. } => {
+                    self.shared.attendance.sleep(self.bell(), deadline.min(Instant::now() + LONGEST_SLEEP));
+                }
                 Awaited::Completion => self.shared.attendance.pass_slice(deadline),
             }
             return Ok(());

@@ -74,6 +74,8 @@ pub struct Completer<P: Platform> {
     events: Option<EventQueue>,
     released: u32,
     runs_alone: bool,
+    /// A failure that came behind completions: it is told of next.
+    failure: Option<Box<DeviceError>>,
     not_sync: PhantomData<Cell<()>>,
 }
 
@@ -102,6 +104,7 @@ pub(crate) fn split<P: Platform>(driver: Driver<P>) -> (Submitter<P>, Completer<
             events,
             released,
             runs_alone,
+            failure: None,
             not_sync: PhantomData,
         },
     )
@@ -155,14 +158,18 @@ impl<P: Platform> Submitter<P> {
             events,
             released,
             runs_alone,
+            failure,
             ..
         } = completer;
         drop(shared);
         sq.consumed(ledger.sq_head());
         match Arc::try_unwrap(other) {
             Ok(Shared { platform, lost, .. }) => {
-                let condition =
-                    lost.into_inner().map_or(Condition::Ready, |broken| Condition::Lost(Box::new(broken)));
+                let condition = match (lost.into_inner(), failure) {
+                    (Some(broken), _) => Condition::Lost(Box::new(broken)),
+                    (None, Some(error)) => Condition::Failed(error),
+                    (None, None) => Condition::Ready,
+                };
                 let platform = platform.into_inner().unwrap_or_else(PoisonError::into_inner);
                 Ok(Driver {
                     platform,
@@ -195,6 +202,7 @@ impl<P: Platform> Submitter<P> {
                     events,
                     released,
                     runs_alone,
+                    failure,
                     not_sync: PhantomData,
                 },
             ))),
@@ -208,7 +216,7 @@ impl<P: Platform> Completer<P> {
     /// # Errors
     /// `Protocol` if the device broke the contract, or another failure of the device.
     pub fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
-        self.shared.require_sound()?;
+        self.require_sound()?;
         let taken = self.cq.pop(out)?;
         if taken == 0 {
             return Ok(0);
@@ -228,9 +236,22 @@ impl<P: Platform> Completer<P> {
             return if count > 0 { Ok(count) } else { Err(error) };
         }
         self.shared.sq_head.store(self.ledger.sq_head(), Ordering::Release);
-        self.shared.platform().write_register(Register::CqHead, self.cq.head())?;
+        // The completions come once.
+        if let Err(error) = self.shared.platform().write_register(Register::CqHead, self.cq.head()) {
+            self.failure = Some(Box::new(error));
+        }
         self.patience.reset();
         Ok(taken)
+    }
+
+    #[inline]
+    fn require_sound(&mut self) -> Result<(), DeviceError> {
+        if self.failure.is_some()
+            && let Some(error) = self.failure.take()
+        {
+            return Err(*error);
+        }
+        self.shared.require_sound()
     }
 
     /// As [`Device::wait`](crate::Device::wait), but that it waits for what is yet to be submitted, too: with nothing
@@ -239,7 +260,7 @@ impl<P: Platform> Completer<P> {
     /// # Errors
     /// As [`Device::poll`](crate::Device::poll).
     pub fn wait(&mut self, deadline: Instant) -> Result<bool, DeviceError> {
-        self.shared.require_sound()?;
+        self.require_sound()?;
         let start = Instant::now();
         let (mut checked, mut sleep) = (start, Duration::ZERO);
         loop {

@@ -196,6 +196,11 @@ const AGAIN_FRAMES: usize = 32;
 /// How often an idle NIC says that it is there, at least, so that both sides know.
 const PING: Duration = Duration::from_secs(5);
 
+/// How long it takes to connect, of addresses that do not answer too.
+const CONNECTING: Duration = Duration::from_secs(10);
+/// What passes between two looks at the time without progress, at most.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
 struct PortState {
     taker: Taker,
     region: SharedMemory,
@@ -225,8 +230,10 @@ struct Worker {
     out: Vec<u8>,
     told: Arc<AtomicU64>,
     sums: NicCounts,
-    /// When there was progress last (W12).
+    /// When there was progress last (W12), later by the time in which the process did not run.
     progress: Instant,
+    /// When that was last looked at.
+    looked: Instant,
 }
 
 /// Why a connection ended.
@@ -312,7 +319,22 @@ impl Worker {
             told,
             sums: NicCounts::default(),
             progress: Instant::now(),
+            looked: Instant::now(),
         }
+    }
+
+    /// Whether there was no progress for as long as the NIC's patience is. Between two looks pass at most `most`, if the process runs: whatever else passed it was
+    /// stopped (SIGSTOP, a machine that was paused), and waited for nobody.
+    fn is_out_of_patience(&mut self, most: Duration) -> bool {
+        let now = Instant::now();
+        let stopped = (now - self.looked).saturating_sub(most);
+        (self.progress, self.looked) = ((self.progress + stopped).min(now), now);
+        now - self.progress > self.options.patience
+    }
+
+    /// What may pass between two looks, of which a patience has several.
+    fn between_looks(&self) -> Duration {
+        BETWEEN_LOOKS.min(self.options.patience / 4)
     }
 
     fn counts(&self) -> Result<NicCounts, NicError> {
@@ -327,7 +349,11 @@ impl Worker {
         let mut last: Option<String> = None;
         loop {
             let before = self.base;
-            let error = match self.connect() {
+            let most = self.between_looks();
+            self.is_out_of_patience(most);
+            let connection = self.connect();
+            self.is_out_of_patience(CONNECTING);
+            let error = match connection {
                 Err(error) => error.to_string(),
                 Ok(connection) => match self.serve(&connection, stop) {
                     Ok(()) => return Ok(()),
@@ -342,7 +368,7 @@ impl Worker {
             if self.is_over(stop) {
                 return Ok(());
             }
-            if self.progress.elapsed() > self.options.patience {
+            if self.is_out_of_patience(most) {
                 let NicOptions { collector, patience, .. } = &self.options;
                 let waiting = self.ports.iter().map(|port| port.taker.waiting()).sum();
                 return Err(NicError::Unreachable {
@@ -385,6 +411,7 @@ impl Worker {
         let mut wait = AGAIN.0;
         // A connection that takes nothing more may have brought why.
         let mut closed: Option<io::Error> = None;
+        let most = self.between_looks();
         loop {
             let mut busy = false;
             // What came.
@@ -483,7 +510,7 @@ impl Worker {
                 self.out.drain(..written);
                 written = 0;
             }
-            if self.progress.elapsed() > self.options.patience {
+            if self.is_out_of_patience(most) {
                 let error =
                     if welcome { "it answers with nothing that was stored" } else { "it does not answer" };
                 return Err(Broken::Patience(error));

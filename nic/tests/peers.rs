@@ -1,8 +1,9 @@
 //! What a NIC does with a peer that plays the collector: one that makes no progress, one that sees frames twice, one that refuses.
 
-use std::io::{Read, Write};
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -366,5 +367,51 @@ fn w12_a_peer_that_says_nothing_is_refused(#[values(false, true)] with_hello: bo
         let writer = peer.try_clone().unwrap();
         thread::spawn(move || trickles(writer, &frame(Kind::Hello, 0)));
         assert_eq!(answer(&peer).0, Kind::Refused);
+    });
+}
+
+/// W12: time in which a NIC's process is stopped is none in which its collector stored nothing.
+#[rstest]
+#[case::the_connection_stays(Duration::from_secs(30))]
+#[case::the_collector_ends_it(Duration::from_millis(500))]
+fn w12_a_nic_that_was_stopped_goes_on(#[case] silence: Duration) {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    const ADDRESS: &str = "DOORBELL_STOPPED_NIC";
+    if let Ok(address) = std::env::var(ADDRESS) {
+        let (nic, mut poster, _) = start(&address, PATIENCE);
+        println!("runs");
+        // Stopped here, with nothing posted.
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        post(&mut poster, b"after all");
+        println!("ended with {:?}", ended(nic, Duration::from_secs(20)).map(|counts| counts.connections > 0));
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = CollectorOptions::default();
+    options.patience = silence;
+    collecting(directory.path(), options, |address| {
+        let name = thread::current().name().unwrap().to_owned();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([&name, "--exact", "--nocapture"])
+            .env(ADDRESS, address)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line.ends_with("runs")));
+        // Connected, and idle.
+        thread::sleep(Duration::from_millis(300));
+        let signal = |name: &str| {
+            let sent = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+            assert!(sent.success(), "kill {name}");
+        };
+        signal("-STOP");
+        thread::sleep(PATIENCE + Duration::from_secs(1));
+        signal("-CONT");
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let end = lines.find(|line| line.contains("ended with"));
+        assert_eq!(end.as_deref(), Some("ended with Ok(true)"));
+        assert!(child.wait().unwrap().success());
     });
 }

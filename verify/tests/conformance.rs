@@ -220,6 +220,42 @@ impl Pages for Leaky {
     }
 }
 
+/// The model, whose registers of coalescing nobody can write, although it says that it has interrupts.
+struct Uncoalesced(ModelPlatform);
+
+impl Platform for Uncoalesced {
+    fn name(&self) -> &str {
+        "uncoalesced"
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+        self.0.map(bytes)
+    }
+
+    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        if matches!(register, Register::CoalesceCount | Register::CoalesceTime) && value != 0 {
+            return Err(DeviceError::WriteRefused { device: self.name().to_owned(), register, value });
+        }
+        self.0.write_register(register, value)
+    }
+
+    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+        self.0.read_register(register)
+    }
+
+    fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+        self.0.advance(want)
+    }
+}
+
+/// Cases that coalesce.
+const COALESCE: [&str; 4] = [
+    "r14_a_number_of_completions_fires",
+    "r14_time_fires",
+    "r14_a_drain_tells_of_its_last_completion",
+    "r14_no_wake_up_is_lost",
+];
+
 fn run(
     case: &Case,
     seed: u64,
@@ -291,6 +327,12 @@ fn main() {
             noticed(|| run_tenants(case, seed, make))
         })
     });
-    let all = rules.chain(seats).chain(faults).chain(tenants).chain([skipped]).chain(leaks);
+    let coalesced = COALESCE.iter().map(|&name| {
+        Trial::test(format!("registers of coalescing that are refused are noticed by {name}"), move || {
+            let case = CASES.iter().find(|case| case.name == name).ok_or("no such case")?;
+            noticed(|| run(case, seed, || Ok(Box::new(Uncoalesced(ModelPlatform::new())))))
+        })
+    });
+    let all = rules.chain(seats).chain(faults).chain(tenants).chain([skipped]).chain(leaks).chain(coalesced);
     libtest_mimic::run(&Arguments::from_args(), all.collect()).exit();
 }

@@ -742,3 +742,65 @@ fn r23_events_that_were_read_while_disabled_are_released() {
     run(other, 4);
     assert_eq!(owner.events(&mut events).unwrap(), 4);
 }
+
+/// R3: completions that were there when their release was refused come once, and the refusal with the next call.
+#[rstest]
+fn r03_a_refused_release_loses_no_completion(#[values(false, true)] splits: bool) {
+    let config = small();
+    let ports = divide(2, 1, &config);
+    let mut drivers = drivers(&ports, &config).into_iter();
+    let mut driver = drivers.next().unwrap();
+    let descs = [1, 2, 3].map(|id| HwDesc::stop(id).with_user_data(id.into()));
+    assert_eq!(driver.submit(&descs).unwrap(), 3);
+    for _ in 0..10 {
+        driver.platform_mut().advance(1).unwrap();
+    }
+    let reset = |function| {
+        let place = Place { function, queue: 0 };
+        ports.device().write_at(place, Register::FnControl, FunctionControl::RESET.bits()).unwrap();
+    };
+    let mut out = [HwCompletion::default(); 8];
+    let (taken, error) = if splits {
+        let (_submitter, mut completer) = driver.split().unwrap();
+        reset(0);
+        (completer.collect(&mut out).unwrap(), completer.collect(&mut out).unwrap_err())
+    } else {
+        reset(0);
+        let taken = driver.collect(&mut out).unwrap();
+        assert_eq!(driver.in_flight(), 0);
+        (taken, driver.collect(&mut out).unwrap_err())
+    };
+    assert_eq!((taken, out.map(|end| end.user_data)), (3, [1, 2, 3, 0, 0, 0, 0, 0]));
+    let refused = matches!(error, DeviceError::Refused { .. } | DeviceError::WriteRefused { .. });
+    assert!(refused, "{error}");
+}
+
+/// FN_WORKERS of a device with more than 32 workers is a number of bits, of which all are no limit: 32 of them cannot be asked for.
+#[rstest]
+#[case(Some(31), Ok(u32::MAX >> 1))]
+#[case(None, Ok(u32::MAX))]
+#[case(Some(2047), Ok(u32::MAX))]
+#[case(
+    Some(32),
+    Err("workers is 32: it must be 1 to 31 where a device has 2047; leave it out to use all of them")
+)]
+#[case(
+    Some(100),
+    Err("workers is 100: it must be 1 to 31 where a device has 2047; leave it out to use all of them")
+)]
+fn a_number_of_workers_that_would_be_all_is_refused(
+    #[case] workers: Option<u32>,
+    #[case] expected: Result<u32, &str>,
+) {
+    let division = Division { workers, bytes: small().shared_bytes().unwrap(), ..Default::default() };
+    let divided = Ports::divide(manned(2047), &division);
+    let found = divided.map(|ports| ports.device().read_at(Place::FIRST, Register::FnWorkers).unwrap());
+    assert_eq!(found.map_err(|error| error.to_string()), expected.map_err(str::to_owned));
+    if workers.is_some_and(|workers| workers > 32) {
+        return;
+    }
+    // A driver that has the device for itself.
+    let driver = Driver::new(manned(2047), QueueConfig { workers, ..small() });
+    let found = driver.map(|mut driver| driver.read(Register::FnWorkers).unwrap());
+    assert_eq!(found.map_err(|error| error.to_string()), expected.map_err(str::to_owned));
+}

@@ -12,6 +12,7 @@ use rstest::rstest;
 use doorbell_contract::{
     CompletionFlags, Counter, ErrorCode, HwCompletion, HwDesc, HwEvent, Opcode, PREFIX_NONE, Status,
 };
+use doorbell_engine::{Ranges, RewardModel};
 use doorbell_host::queue::COMPLETION_WORDS;
 use doorbell_host::*;
 use doorbell_host::{Driver, QueueConfig};
@@ -626,4 +627,96 @@ fn a_lost_shard_hides_no_completion_of_another() {
     }
     assert_eq!(found, whole);
     assert!(errors > 0);
+}
+
+/// A REWARD scores the tokens that its range holds, wherever these were made: under another rollout, by another prefix, or by a rollout that went from
+/// shard to shard.
+#[test]
+fn r06_a_reward_scores_the_tokens_of_its_range() {
+    let mut device = models(2, &small());
+    let (here, there) = (id_at(0, 2), id_at(1, 2));
+    let mut out = [HwCompletion::default()];
+    let mut run = |device: &mut Sharded, desc: HwDesc| {
+        assert_eq!(device.submit(&[desc]).unwrap(), 1);
+        while device.poll(&mut out).unwrap() == 0 {}
+        assert_eq!(out[0].error, 0, "{desc:x?}");
+        out[0]
+    };
+    let score = |device: &Sharded, from: u64, count: usize| {
+        RewardModel::ALL[0].score(tokens(device, from, count), &Ranges::default())
+    };
+    let decode = |id: u32, from: u32, count: u32| {
+        HwDesc::decode(id, from, count).with_delta_offset(256 + 4 * u64::from(from))
+    };
+    let reward = |id: u32, count: u32| HwDesc::reward(id, 0, count).with_delta_offset(256);
+    run(&mut device, decode(there, 0, 20));
+    let expected = score(&device, 256, 20);
+    // Of another rollout; with a prefix of either shard; and of its own.
+    for desc in [
+        reward(here, 20),
+        reward(there, 20).with_prefix(here),
+        reward(here, 20).with_prefix(there),
+        reward(there, 20),
+    ] {
+        assert_eq!(run(&mut device, desc).result, expected as u32, "{desc:x?}");
+    }
+    // It goes on on the other shard: what is scored lies on both.
+    run(&mut device, decode(there, 20, 9).with_prefix(here));
+    let expected = score(&device, 256, 29);
+    for desc in [reward(here, 29), reward(there, 29), reward(here, 29).with_prefix(there)] {
+        assert_eq!(run(&mut device, desc).result, expected as u32, "{desc:x?}");
+    }
+    // Its rollout is in flight on the shard that has not the tokens: R5 keeps it there.
+    let long = HwDesc::decode(here, 0, 3000).with_delta_offset(4096);
+    assert_eq!(device.submit(&[long, reward(here, 29)]).unwrap(), 2);
+    let ends = drain(&mut device);
+    assert_eq!((ends[0].final_seq_len, ends[1].result), (3000, expected as u32), "R5: {ends:?}");
+    assert_eq!(device.rollouts_in_flight(), 0);
+    // What lies in no region is rejected as ever.
+    device.submit(&[HwDesc::reward(here, 0, 8).with_delta_offset((1 << 20) - 4)]).unwrap();
+    assert_eq!(drain(&mut device)[0].error, ErrorCode::BadRegion as u8);
+}
+
+/// A model whose event ring cannot be read.
+struct NoEvents(Driver<ModelPlatform>);
+
+impl Device for NoEvents {
+    fn events(&mut self, _: &mut [HwEvent]) -> Result<usize, DeviceError> {
+        Err(DeviceError::Failed { device: "no events".to_owned(), what: "its bus is gone".to_owned() })
+    }
+
+    delegate! {
+        to self.0 {
+            fn name(&self) -> &str;
+            fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError>;
+            fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError>;
+            fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError>;
+            fn features(&self) -> Features;
+            fn in_flight(&self) -> usize;
+            fn capacity(&self) -> usize;
+            fn room(&self) -> usize;
+            fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError>;
+            fn token_regions(&self) -> Vec<TokenRegion>;
+            fn token_shard(&self, delta_offset: u64) -> usize;
+            fn counters(&mut self) -> Result<Counters, DeviceError>;
+            fn disable(&mut self) -> Result<(), DeviceError>;
+            fn enable(&mut self) -> Result<(), DeviceError>;
+        }
+    }
+}
+
+/// R23: a shard that has failed hides no event of another.
+#[test]
+fn r23_a_lost_shard_hides_no_event_of_another() {
+    let config = QueueConfig { event_slots: 64, life_events: true, ..small() };
+    let first = NoEvents(Driver::new(ModelPlatform::new(), config.clone()).unwrap());
+    let mut device = Sharded::new("two", vec![Box::new(first), model(&config)]).unwrap();
+    device.submit(&[HwDesc::decode(id_at(1, 2), 0, 2)]).unwrap();
+    drain(&mut device);
+    let mut events = [HwEvent::default(); 8];
+    assert_eq!(device.events(&mut events).unwrap(), 1);
+    assert_eq!(events[0].queue_id, 1);
+    // With nothing of the others it is told.
+    let error = device.events(&mut events).unwrap_err();
+    assert!(error.to_string().starts_with("shard 0"), "{error}");
 }

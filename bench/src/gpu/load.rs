@@ -123,7 +123,8 @@ pub fn transport(probes: &Probes, load: &Load) -> Result<f64, DeviceError> {
             }
         }
         Ok(())
-    })?;
+    })
+    .inspect_err(|_| probes.abandon(&memory))?;
     probes.wait()?;
     Ok(f64::from(total) * queues as f64 / elapsed.as_secs_f64())
 }

@@ -145,7 +145,7 @@ pub struct Runs {
     /// asks for the gpu
     #[arg(long, value_name = "LIST", value_parser = super::gpus)]
     gpus: Option<GpuList>,
-    /// Multiprocessors to take of each GPU, at least one more than queue pairs; by default all
+    /// Multiprocessors to take of each GPU, at least one more than queue pairs, two with --model; by default all
     #[arg(long, value_name = "N")]
     sms: Option<u32>,
     /// Queue pairs of each device, on the gpu of each GPU, 1 to 16

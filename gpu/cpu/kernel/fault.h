@@ -76,7 +76,8 @@
   fault(TakesPartPages)    /* engine 1: a block that is kept in part is taken for whole */                     \
   fault(FreesUnderReader)  /* engine 1: a page gets another block while a team reads it */                     \
   fault(SharesPages)       /* engine 1: what is kept of one function is another's too */                       \
-  fault(KeepsFunction)     /* engine 1: what is kept of a function outlives its last queue pair */
+  fault(KeepsFunction)     /* engine 1: what is kept of a function outlives its last queue pair */              \
+  fault(KeepsUnstarted)    /* engine 1: a PREFILL opens its group before there is a place for it to run */
 
 namespace cpu {
 

@@ -1,7 +1,7 @@
 // The general way of what has been fetched: long DECODEs, STOPs, fences, groups, POLICYs, full queues.
 // Called by fetch warps and scout through `execute_in_general`, in the turn, which it holds while it waits: for completion slots (R4), rollouts (R5),
 // fences (R7), workers, the publisher (R19). Orders: between `shut` and `reopen` versions stay as they are (R20).
-// Planted faults: HoldsNobody, AbortsLate, PostsBeforeTokens, CountsUnordered.
+// Planted faults: HoldsNobody, AbortsLate, PostsBeforeTokens, CountsUnordered, KeepsUnstarted.
 #ifndef DOORBELL_FRONT_END_GENERAL_CUH
 #define DOORBELL_FRONT_END_GENERAL_CUH
 
@@ -18,10 +18,22 @@ __device__ __forceinline__ bool Fetcher<kLanguage>::in_general(uint32_t first, u
   uint32_t spins = 0, left = count == kWarp ? kEveryLane : (1u << count) - 1;
   uint32_t longs = 0, briefs = 0, rounds = 0, alone = 0, unbound = 0, bound = 0, epoch = 0;
   bool has_turn = true, one_by_one = false, prepared = false;
+  // A PREFILL of engine 1 that finds no place opens its group when it has one. Until then a POLICY may retire its version, and load another.
+  const auto wait_unbound = [&](uint32_t mask) {
+    const uint32_t opens = mask & bound & longs;
+    if (!kLanguage || opens == 0 || DOORBELL_FAULT(KeepsUnstarted)) return;
+    const bool prefill = (opens >> lane & 1) != 0 && o.desc.opcode() == DOORBELL_OP_PREFILL;
+    const uint32_t mine = __ballot_sync(kEveryLane, prefill);
+    if (mine == 0) return;
+    unbind(f, __shfl_sync(kEveryLane, o.desc.prefix_id(), __ffs(mine) - 1), lane);
+    bound &= ~mine;
+    unbound |= mine;
+  };
   while (left != 0) {
     if (!prepared) {
       // Again behind each POLICY: what it published, and retired, decides on those behind it (R18, R20). What has been
-      // admitted to its group stays in it, and only a DECODE of it may end otherwise than it would have.
+      // admitted to its group stays in it, and only a DECODE of it may end otherwise than it would have: a PREFILL that is still to
+      // run is in no group (`wait_unbound`).
       prepared = true;
       epoch = __shfl_sync(kEveryLane, order::load_acquire_block(&f.epoch), 0);
       __syncwarp();
@@ -169,6 +181,7 @@ __device__ __forceinline__ bool Fetcher<kLanguage>::in_general(uint32_t first, u
           __ballot_sync(kEveryLane, (mine >> lane & 1) != 0 && __popc(mine & ((1u << lane) - 1)) >= count);
       if (late != 0) mask &= (late & (0u - late)) - 1;
       if (mask == 0) {
+        wait_unbound(mine);
         reopen(f, lane);
         if (!keep_waiting(DOORBELL_WAIT_WORKER, since, spins)) return false;
         continue;
@@ -176,6 +189,7 @@ __device__ __forceinline__ bool Fetcher<kLanguage>::in_general(uint32_t first, u
     }
     uint32_t first_completion = 0;
     missing = admit(f, state.places[queue], o, index, mask, longs & mask, consumed_to, lane, first_completion);
+    if (UNLIKELY(missing != DOORBELL_WAIT_NOTHING)) wait_unbound(mask);
     reopen(f, lane);
     if (missing != DOORBELL_WAIT_NOTHING) {
       if (publishes) end_publish<kLanguage>(function, lane);
@@ -209,8 +223,9 @@ __device__ __forceinline__ bool Fetcher<kLanguage>::in_general(uint32_t first, u
       if (error != DOORBELL_ERR_NONE && lane == k) o.outcome = ended(DOORBELL_STATUS_ERROR, error);
       prepared = false;
     }
-    // What a REWARD reads may be what the host wrote before the descriptor.
-    if (__any_sync(kEveryLane, (longs & mask) >> lane & 1 && o.desc.opcode() == DOORBELL_OP_REWARD)) {
+    // What a REWARD reads, or a descriptor of engine 1, may be what the host wrote before the descriptor, which its check word alone may have published.
+    const bool reads = o.desc.opcode() == DOORBELL_OP_REWARD || (kLanguage && !engine::is_brief(o.desc.model_id()));
+    if (__any_sync(kEveryLane, (longs & mask) >> lane & 1 && reads)) {
       order::fence_sys();
       __syncwarp();
     }

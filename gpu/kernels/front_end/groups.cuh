@@ -43,6 +43,15 @@ __device__ __noinline__ uint32_t bind(FrontEnd& f, uint32_t lanes, uint32_t pref
   return bound | error << 16;
 }
 
+// Takes back that a PREFILL, which is not admitted yet after all, has opened the group of its prefix. The warp has the turn, and nobody
+// has been admitted to the group.
+__device__ __noinline__ void unbind(FrontEnd& f, uint32_t prefix_id, uint32_t lane) {
+  GroupTable& groups = f.groups;
+  groups.acquire(lane);
+  if (lane == 0) order::store_relaxed_block(&groups.open, order::load_relaxed_block(&groups.open) & ~(1u << groups.find(prefix_id)));
+  groups.release(lane);
+}
+
 // R17: whether a PREFILL at a worker has opened the group of this prefix.
 __device__ __noinline__ bool is_opening(const FrontEnd& f, uint32_t prefix_id) {
   bool found = false;

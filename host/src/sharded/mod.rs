@@ -21,13 +21,15 @@ use regions::Regions;
 /// prefix, to the one of its `rollout_id`. So all descriptors of a rollout that are in flight at a time meet in one
 /// queue pair, where its order (R5) and its STOP (R8), which may carry no prefix, hold; what follows a PREFILL comes
 /// to where its prefix was registered; and as long as rollouts keep to their prefix, all of a group meet in one queue pair (R17). A
-/// STOP of a whole group, which names no rollout, goes to the shard of its prefix.
+/// STOP of a whole group, which names no rollout, goes to the shard of its prefix. A REWARD of a rollout that is not in flight goes to the shard
+/// that has its tokens.
 ///
 /// What the contract says of a queue pair holds for each shard alone: a FENCE (R7) separates the descriptors of its own
 /// shard, and `sq_head`, or the SQ index that answers for a slot of which nothing could be trusted, counts that shard's slots.
 ///
 /// Each shard has a token region of its own, all of the same size. A DECODE takes its range of bytes over when it is
-/// submitted, even if it is rejected then: what another shard wrote there before is no longer read.
+/// submitted, even if it is rejected then: what another shard wrote there before is no longer read. Tokens that a REWARD reads and another shard has, as its
+/// rollout is in flight here or has gone from shard to shard, are copied to its shard when it is submitted.
 pub struct Sharded {
     name: String,
     shards: Vec<Box<dyn Device>>,
@@ -107,6 +109,9 @@ impl Sharded {
         if !stops_group && let Some(rollout) = self.rollouts.get(&desc.rollout_id) {
             return rollout.shard;
         }
+        if desc.opcode == Opcode::Reward as u8 {
+            return self.regions.at(desc.delta_offset).0;
+        }
         let key = if desc.prefix_id == PREFIX_NONE { desc.rollout_id } else { desc.prefix_id };
         // Fibonacci hashing: ids that are close, or equally far apart, still spread over few shards.
         (key.wrapping_mul(GOLDEN) >> 16) as usize % self.shards.len()
@@ -121,6 +126,30 @@ impl Sharded {
         if desc.opcode == Opcode::Decode as u8 && desc.delta_offset.is_multiple_of(4) {
             let end = desc.delta_offset.saturating_add(4 * u64::from(desc.max_tokens));
             self.regions.assign(desc.delta_offset..end, shard);
+        }
+    }
+
+    /// Copies to `shard` what `desc`, a REWARD for it, reads of the tokens of other shards.
+    #[cold]
+    fn gather(&self, shard: usize, desc: &HwDesc) {
+        let end = desc.delta_offset.saturating_add(4 * u64::from(desc.max_tokens));
+        let (mut offset, mut words) = (desc.delta_offset, [0; 256]);
+        while offset < end {
+            let (other, next) = self.regions.at(offset);
+            if other == shard {
+                offset = next;
+                continue;
+            }
+            let count = words.len().min((next.min(end) - offset).div_ceil(4) as usize);
+            let to = &self.shards[shard];
+            let copied = self.shards[other]
+                .tokens(offset, &mut words[..count])
+                .and_then(|()| to.token_regions()[to.token_shard(offset)].write(offset, &words[..count]));
+            // What lies in no region: the device rejects it (R10).
+            if copied.is_err() {
+                return;
+            }
+            offset += 4 * count as u64;
         }
     }
 
@@ -250,6 +279,9 @@ impl Device for Sharded {
             let shard = self.shard_of(desc);
             if self.runs[shard].len() == self.shards[shard].room() {
                 break;
+            }
+            if desc.opcode == Opcode::Reward as u8 {
+                self.gather(shard, desc);
             }
             self.runs[shard].push(*desc);
             self.note_submitted(shard, desc);
@@ -490,16 +522,15 @@ impl Device for Sharded {
         Ok(all)
     }
 
+    /// A shard that has failed hides nothing of the others: its error comes if none of them has events, or with the next call that looks for completions.
     fn events(&mut self, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
-        let mut taken = 0;
+        let (mut taken, mut failed) = (0, None);
         for shard in 0..self.shards.len() {
             let rest = &mut out[taken..];
             let more = match self.shards[shard].events(rest) {
                 Ok(more) => more,
-                Err(error) if taken == 0 => return Err(self.of_shard(shard, error)),
-                // What was taken is told of first.
                 Err(error) => {
-                    self.keep_failure(shard, error);
+                    failed = failed.or(Some((shard, error)));
                     continue;
                 }
             };
@@ -508,7 +539,14 @@ impl Device for Sharded {
             }
             taken += more;
         }
-        Ok(taken)
+        match failed {
+            Some((shard, error)) if taken == 0 => Err(self.of_shard(shard, error)),
+            Some((shard, error)) => {
+                self.keep_failure(shard, error);
+                Ok(taken)
+            }
+            None => Ok(taken),
+        }
     }
 
     fn keeps_lives(&self) -> bool {

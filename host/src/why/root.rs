@@ -208,7 +208,7 @@ impl fmt::Display for Root {
             Self::Unshown { descriptors } => write!(
                 f,
                 "the device has read {descriptors} descriptors and completed none of them, and the oldest waits for no other: a worker \
-                 or the bus does not answer (R15). What workers do is not shown to this function"
+                 or the bus does not answer (R15). What workers do is not shown to its host"
             ),
         }
     }

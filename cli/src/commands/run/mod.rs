@@ -198,7 +198,7 @@ pub struct Args {
     /// GPUs to use as one device, as in 0,1: requests are spread over them; by default the first
     #[arg(long, value_name = "LIST", value_parser = super::gpus)]
     gpus: Option<super::GpuList>,
-    /// Multiprocessors to take of each GPU, at least one more than queue pairs; by default all
+    /// Multiprocessors to take of each GPU, at least one more than queue pairs, two with --model; by default all
     #[arg(long, value_name = "N")]
     sms: Option<u32>,
     /// What the hot thread does while nothing moves: poll looks, and gives a simulated device its time; sleep sleeps until the device
