@@ -326,7 +326,7 @@ module engine_npu
     end
   end
 
-  // Steps that nobody waits for, by gang and place. What stands here of a place without a step does not count.
+  // Steps that nobody waits for, by gang and place. The bit of a place without a step has no meaning.
   logic [Gangs*Contexts-1:0] unwanted;
   always_comb begin
     unwanted = '0;

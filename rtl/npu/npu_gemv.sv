@@ -448,7 +448,7 @@ module npu_gemv
 
       // ------------------------------------------------------------ reads of on-chip memory
       if (!read_valid_q && !before_open_q && before_left_q != '0 && rows_left_q != '0) begin
-        // The activations were asked for: read_what_q is Before. Of a word that is given up, one line may be there in vain.
+        // The activations were asked for: read_what_q is Before. A word that is given up may ask for one line too many.
         read_valid_q   <= 1'b1;
         read_context_q <= lowest(mask_q);
         read_line_q    <= before_line_q;
@@ -542,7 +542,7 @@ module npu_gemv
         write_line_q <= write_line_q + CHIP_BITS'(1);
       end
 
-      // ------------------------------------------------------------ is given up, behind rows that memory was asked for
+      // ------------------------------------------------------------ given up: the rows that memory was asked for are the last
       if (cuts) begin
         fetch_valid_q  <= 1'b0;
         rows_unasked_q <= '0;

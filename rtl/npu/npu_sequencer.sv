@@ -704,7 +704,7 @@ module npu_sequencer
         log_q.place <= place_q;
         if (!issue_valid_q && quiet_i) at_q <= AT_DRAIN;
       end
-      // Between two words. One that its unit takes in this very cycle is waited for.
+      // The step ends between two words. It waits for a word that its unit takes in this very cycle.
       if (failed_i || give_up_i) begin
         issue_valid_q <= 1'b0;
         if (at_q != AT_DRAIN) at_q <= (quiet_i && !issue_taken_i) ? AT_DRAIN : AT_END;

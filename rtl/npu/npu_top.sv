@@ -30,8 +30,8 @@ module npu_top
   output logic [3:0]              open_steps_o,   // of the open gang; 0: none is open
   input  npu_step_t               step_i,
   input  npu_context_t            context_i,
-  // Steps that nobody waits for any more, by gang and place. Once all of a gang are, none of its words begins any more,
-  // those that units have end early, and the results are FAULT_MEMORY. Stays until the result is taken.
+  // Steps that nobody waits for any more, by gang and place. Once nobody waits for any step of a gang, no further word of
+  // it begins, words that units have end early, and the results are FAULT_MEMORY. A bit stays 1 until the result is taken.
   input  logic [Gangs*Contexts-1:0] unwanted_i,
   // Results of a gang come one after the other.
   output logic                    result_valid_o,
@@ -350,10 +350,10 @@ module npu_top
       .log_o         (scoreboard_log[g])
     );
 
-    // One that is given up has no further block: a word of KV has many of them.
+    // A gang that is given up gets no further block, because a word of KV may read thousands.
     assign gang_block_end[g] = give_up_q[g] ? UNIT_MEMORY : block_end;
 
-    // A gang that runs takes no further step.
+    // While a gang runs, no step joins it.
     always_ff @(posedge clk_i) begin
       if (!rst_ni)                                  give_up_q[g] <= 1'b0;
       else if (unwanted_i != '0 || give_up_q != '0) give_up_q[g] <= state_q[g] == Run && (seated_q[g] & ~unwanted_i[g*Contexts +: Contexts]) == '0;
@@ -506,7 +506,7 @@ module npu_top
         unit_context_q[u] <= lowest(unit_left_q[u]);
         unit_left_q[u]    <= others(unit_left_q[u]);
       end
-      // A word that is given up ends with the context that the unit is at.
+      // A word that is given up ends with the context that its unit is at.
       if (unit_busy_q[u] && give_up_q[unit_gang_q[u]]) unit_left_q[u] <= '0;
       if (takes) begin
         unit_op_q[u]      <= gang_op[number[GangBits-1:0]];

@@ -1,6 +1,6 @@
 // npu_gemv of several contexts that share a pass over the weights, beside one npu_gemv for each of them alone: words by chance, each of any of the
-// contexts, whose activations and lines differ. All of them write and give the same, and weights are read once. Some words are given up, which then
-// ask for no more than 32 rows, and write nothing elsewhere.
+// contexts, whose activations and lines differ. All of them write and give the same, and weights are read once. Some words are given up. These
+// then ask for no more than 32 rows, and write nothing outside of their destination.
 module npu_gemv_share_tb;
   import bench_pkg::*;
   import npu_unit_pkg::*;
@@ -113,7 +113,7 @@ module npu_gemv_share_tb;
       if (!mask[write_context]) fail($sformatf("N8: word %0d writes for context %0d, of whom it is not", words, write_context));
       chip[(int'(write_context) * Chip + int'(write_line)) % (Contexts * Chip)] = write_data;
     end
-    // Others may have the port for long. Nothing is asked of it behind the end.
+    // Others may have the port for long. After its end a word asks for nothing.
     read_shut   = (read_shut != 0) ? read_shut - 1 : (give_up && chance(3)) ? below(400) : 0;
     read_ready  <= read_shut == 0 && chance(70);
     if (done && (read_valid || read_answer)) fail($sformatf("N1: word %0d is done, and reads", words));

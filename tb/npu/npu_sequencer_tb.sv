@@ -70,7 +70,7 @@ module npu_sequencer_tb;
   logic [31:0]                  seen = '0;
   int                           fail_at, soon, give_in, given_for, given_up = 0, beside = 0;
   logic                         takes_next;
-  logic                         gives_up;     // … a step that is not at its end
+  logic                         gives_up;     // the step was not at its end
   logic                         running = 1'b0;
 
   // Every word in order, and none behind one that failed.
@@ -86,7 +86,7 @@ module npu_sequencer_tb;
       got = got + 1;
       in_flight = in_flight + 1;
     end
-    // It may take the word that is there in the cycle in which it is seen, and no later one. Then lines and words are waited for.
+    // A unit may take the word that waits in the cycle in which the sequencer sees give_up, and none later.
     if (give_up) begin
       if (given_for == 0) begin
         gives_up = u_sequencer.at_q != u_sequencer.AT_DRAIN && u_sequencer.at_q != u_sequencer.AT_IDLE;
@@ -104,7 +104,7 @@ module npu_sequencer_tb;
     if (fail_at >= 0 && got > fail_at && chance(soon)) failed <= 1'b1;
     takes_next = in_flight < room && chance(70) && !(fail_at >= 0 && got > fail_at);
     taken <= takes_next;
-    // In the very cycle in which a word goes to the first unit that has one.
+    // In the very cycle in which a word goes to its unit, while no unit has one.
     if (give_in >= 0 && takes_next && issued && !taken && in_flight == 0 && chance(20)) begin
       give_in = -1;
       give_up <= 1'b1;

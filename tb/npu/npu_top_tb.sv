@@ -1,7 +1,7 @@
 // The whole NPU against the interpreter: tokens of `micro` and `micro-gemma`, and programs by chance whose words depend on each other and now and then fail.
 // Each step is run by every gang, one a little behind the other, and in each of them by one or two contexts, with an arena and an output region of
-// their own; now and then one of them is given what stops it, which is nothing to the others. Now and then nobody waits for some of the steps any
-// more: a gang all of whose steps are such ends soon, and to any other it is nothing.
+// their own; now and then one of them is given what stops it, which is nothing to the others. Now and then nobody waits for a step any more. A gang
+// all of whose steps are of this kind ends soon. A gang with another step goes on, and its results are the same.
 // Memory answers late, in its order, and stalls by chance. Behind each step everything is compared: token, log-probability, the word
 // that stopped it, on-chip memory, keys and values, output region.
 //   +calm     memory answers after 64 cycles, or +latency=N, without stalls, and writes at once
@@ -154,7 +154,7 @@ module npu_top_tb #(
     end
   end
 
-  // R12: of whom nobody waits for any more, and when that begins. A seat without a step does not count.
+  // R12: steps that nobody waits for any more, and when that begins. The bit of a seat without a step has no effect.
   localparam int Soon = 1500;
   logic [Seats-1:0] doomed = '0, seated = '0;
   logic [Gangs-1:0] gave = '0, gave_twice = '0;     // those given up a cycle ago, and two
@@ -278,8 +278,8 @@ module npu_top_tb #(
       for (int c = 0; c < members; c++) begin
         seat        = g * Contexts + c;
         seated[seat] = 1'b1;
-        // Nobody waits for one of two, or for a place without a step.
-        if (c == 0 && chance(80)) doomed[seat + ((members > 1) ? below(2) : 1)] = 1'b1;
+        // One of two, or a place without a step.
+        if (doom_in >= 0 && c == 0 && chance(80)) doomed[seat + ((members > 1) ? below(2) : 1)] = 1'b1;
         where.owner  = 4'(g + 3);
         where.arena  = arena_at[seat];
         where.region = region_at[seat];
@@ -317,7 +317,7 @@ module npu_top_tb #(
     end
     for (int g = 0; g < Gangs; g++) if (of_gang(seated & unwanted, g) != '0 && of_gang(seated & ~unwanted, g) != '0) spared = spared + 1;
     after;
-    // Once more, with contexts for all of which nobody waits after a while.
+    // Once more: after a while nobody waits for any of the steps.
     if (models && expected_log.fault == FAULT_NONE && !was_faulty && !calm && !words && !alone) repeat (4) call_off;
     for (int k = 0; k < All; k++) faulty[k] = 1'b0;
     write_faults = 1'b0;
