@@ -180,7 +180,7 @@ struct doorbell_hw_image {
   // bytes of the model: the image, then the layers' words, then the program; a multiple of 64
   uint64_t length;
   uint64_t program_at;                 // bytes from the model's first to the program's; a multiple of 64
-  uint32_t words;                      // words of the program, 8 bytes each, at least 1
+  uint32_t words;                      // words of the program, 8 bytes each, 1 to 65,535
   uint32_t image_check;                // check of the image, as its header has it
   uint32_t vocabulary;                 // number of tokens, as in the image's header
   uint32_t positions;                  // longest sequence, as the image's header has it

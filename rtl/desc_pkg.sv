@@ -161,7 +161,7 @@ package desc_pkg;
     logic [31:0] positions;          // longest sequence, as the image's header has it
     logic [31:0] vocabulary;         // number of tokens, as in the image's header
     logic [31:0] image_check;        // check of the image, as its header has it
-    logic [31:0] words;              // words of the program, 8 bytes each, at least 1
+    logic [31:0] words;              // words of the program, 8 bytes each, 1 to 65,535
     logic [63:0] program_at;         // bytes from the model's first to the program's; a multiple of 64
     // bytes of the model: the image, then the layers' words, then the program; a multiple of 64
     logic [63:0] length;

@@ -1,7 +1,8 @@
 // Queue pairs of engine 1 that end while they run PREFILLs (R12, R24, R27). A disable, a reset of their function or a
 // death comes at any moment; some PREFILLs are queued. Running PREFILLs end with the steps that the NPU has: no more
 // positions begin than the NPU has places for, and no queued PREFILL begins. Within a bound ACTIVE falls, or after a
-// death the workers are free. Then the queue pair begins again, and a PREFILL completes. The bench drives the queue
+// death the workers are free, also if a program of the queue pair would run for years. Then the queue pair begins again,
+// and a PREFILL completes. The bench drives the queue
 // pair itself instead of using `top_bench`, because the scoreboard of `queue_host` does not model a PREFILL that engine
 // 1 runs: it reports the NPU's reads of the queue pair's memory as errors (R24).
 module rl_runtime_top_steps_tb;
@@ -12,8 +13,9 @@ module rl_runtime_top_steps_tb;
   localparam int Queues = 2, Functions = 2, Workers = 2, FetchDepth = 32, CompletionDepth = 16, Engines = 2;
   localparam int Gangs = 2, Contexts = 4;
   localparam int Slow = 60;             // largest read latency, in cycles
-  // Cycles for a step of a two-word program, for the reads of its lines, and for the transfers that the bus still owes.
-  localparam int Bound = 1000;
+  // Cycles for a step of a two-word program, or for what is under way of a word of the programs below, for the reads of its lines, and for
+  // the transfers that the bus still owes.
+  localparam int Bound = 2000;
   localparam logic [63:0] Base = 64'h0000_0012_3400_0000;
 
   logic clk, rst_n, m_axi_rst_ni;
@@ -159,12 +161,12 @@ module rl_runtime_top_steps_tb;
   // ---------------------------------------------------------------- engine 1: a model without weights
   logic [63:0] program_at;
 
-  task automatic word(input int k, input logic [63:0] data);
-    u_memory.poke(place(0) + Model + program_at + 64'(8 * k), data[31:0]);
-    u_memory.poke(place(0) + Model + program_at + 64'(8 * k + 4), data[63:32]);
+  task automatic word(input int q, input int k, input logic [63:0] data);
+    u_memory.poke(place(q) + Model + program_at + 64'(8 * k), data[31:0]);
+    u_memory.poke(place(q) + Model + program_at + 64'(8 * k + 4), data[63:32]);
   endtask
 
-  task automatic publish(input int words);
+  task automatic publish(input int q, input int words);
     logic [511:0] header, image;
     logic [127:0] block;
     hw_desc_t     desc;
@@ -174,33 +176,57 @@ module rl_runtime_top_steps_tb;
     image           = ref_record_of(header, 64'd0);
     program_at      = image[HW_IMAGE_PROGRAM_AT_LSB +: 64];
     image[HW_IMAGE_WORDS_LSB +: 32]  = 32'(words);
-    image[HW_IMAGE_LENGTH_LSB +: 64] = (program_at + 64'(8 * words) + 63) & ~64'd63;
+    image[HW_IMAGE_LENGTH_LSB +: 64] = 64'h8000;
     block = ref_header(16'd1, 16'd1, 0, 32'd64);
-    poke_line(place(0) + Token, {384'd0, block});
-    poke_line(place(0) + Token + 64, ref_fold_seal(image));
-    poke_line(place(0) + Model, header);
+    poke_line(place(q) + Token, {384'd0, block});
+    poke_line(place(q) + Token + 64, ref_fold_seal(image));
+    poke_line(place(q) + Model, header);
     desc                = blank(OP_POLICY, 1);
     desc.model_id       = 16'd1;
     desc.policy_version = 16'd1;
     desc.checkpoint     = '0;
-    put(0, desc);
-    ring(0);
-    expect_done(0, 2000, "the POLICY");
+    put(q, desc);
+    ring(q);
+    expect_done(q, 2000, "the POLICY");
   endtask
 
-  // Writes PREFILL k, which has an HwSequence of its own. All PREFILLs have the same prompt.
-  task automatic put_prefill(input int k, input logic [31:0] rollout, input int length);
+  // The program that follows starts here.
+  int next_word;
+  task automatic more(input int q, input logic [63:0] data);
+    word(q, next_word, data);
+    next_word = next_word + 1;
+  endtask
+
+  // Writes PREFILL k, which has an HwSequence of its own. All PREFILLs of a queue pair have the same prompt.
+  task automatic put_prefill(input int q, input int k, input logic [31:0] rollout, input int first, input int length);
     logic [511:0] sequence_line;
     hw_desc_t     desc;
     sequence_line = '0;
+    sequence_line[HW_SEQUENCE_START_LSB +: 32]   = 32'(first);
     sequence_line[HW_SEQUENCE_PROMPT_LSB +: 64]  = Prompt;
     sequence_line[HW_SEQUENCE_ENTRIES_LSB +: 32] = 32'd16;
-    poke_line(place(0) + Kv + 64'(1024 * k), ref_fold_seal(sequence_line));
+    poke_line(place(q) + Kv + 64'(1024 * k), ref_fold_seal(sequence_line));
+    poke_line(place(q) + Kv + 64'(1024 * k + 64), '0);        // its table: block 0 everywhere
     desc                = blank(OP_PREFILL, rollout);
     desc.model_id       = 16'd1;
     desc.policy_version = 16'd1;
     desc.prefix_id      = 32'(10 + k);
     desc.seq_len        = 32'(length);
+    desc.kv_offset      = 64'(1024 * k);
+    put(q, desc);
+  endtask
+
+  // Writes a DECODE of PREFILL k's sequence, from the first tokens of the prompt on. Its steps have no end.
+  task automatic put_decode(input int k, input logic [31:0] rollout, input int length);
+    hw_desc_t desc;
+    put_prefill(0, k, rollout, 0, length);
+    tail[0] = tail[0] - 1;
+    desc                = blank(OP_DECODE, rollout);
+    desc.model_id       = 16'd1;
+    desc.policy_version = 16'd1;
+    desc.seq_len        = 32'(length);
+    desc.max_tokens     = 32'd20;
+    desc.delta_offset   = Prompt + 64'(4 * length);
     desc.kv_offset      = 64'(1024 * k);
     put(0, desc);
   endtask
@@ -215,12 +241,12 @@ module rl_runtime_top_steps_tb;
   end
 
   // ---------------------------------------------------------------- an end
-  localparam int Disable = 0, Reset = 1, Death = 2, Kinds = 3;
-  int ends [0:Kinds-1], cut = 0, waiting = 0;
+  localparam int Disable = 0, Reset = 1, Death = 2, Abort = 3, Kinds = 4;   // Abort: of a rollout, then a disable
+  int ends [0:Kinds-1], cut = 0, waiting = 0, longest = 0;
 
   task automatic begin_queue_pair(input int words);
     enable(0);
-    publish(words);
+    publish(0, words);
   endtask
 
   task automatic end_queue_pair(input int kind, input string what);
@@ -233,7 +259,21 @@ module rl_runtime_top_steps_tb;
       waits_for = "the bench waits for a death";
       while (!u_device.dead[0]) @(posedge clk);
     end else if (kind == Reset) u_registers.write(REG_FN_CONTROL, FN_CONTROL_RESET);
-    else u_registers.write(at_function(REG_CONTROL, 0), 0);
+    else begin
+      if (kind == Abort) begin
+        u_registers.write(at_queue(REG_ABORT, 0), 32'd2);
+        state = STATE_ABORTING;
+        from  = cycle;
+        while (state[STATE_ABORTING_BIT]) begin
+          u_registers.read(at_queue(REG_STATE, 0), state);
+          if (cycle - from > Bound) begin
+            fail($sformatf("R8: an ABORT of %0s has not ended after %0d cycles", what, Bound));
+            $finish;
+          end
+        end
+      end
+      u_registers.write(at_function(REG_CONTROL, 0), 0);
+    end
     from           = cycle;
     positions_then = positions;
     sequences_then = sequences;
@@ -247,6 +287,7 @@ module rl_runtime_top_steps_tb;
         $finish;
       end
     end
+    if (cycle - from > longest) longest = cycle - from;
     // The gangs that run or are open may begin these.
     if (positions - positions_then > Gangs * Contexts)
       fail($sformatf("R12: %0d positions of %0s are begun behind its end", positions - positions_then, what));
@@ -264,8 +305,8 @@ module rl_runtime_top_steps_tb;
   endtask
 
   task automatic short_program;
-    word(0, 64'h8300_0000_0000_0000);            // end.silent
-    word(1, 64'h8000_0000_0000_0000);            // end
+    word(0, 0, EndSilent);
+    word(0, 1, End);
   endtask
 
   task automatic case_prefills(input int kind);
@@ -276,7 +317,7 @@ module rl_runtime_top_steps_tb;
     short_program;
     count  = between(1, 5);
     length = between(Longest / 2, Longest);
-    for (int k = 0; k < count; k++) put_prefill(k, chance(70) ? 32'd2 : 32'(3 + k), length);
+    for (int k = 0; k < count; k++) put_prefill(0, k, chance(70) ? 32'd2 : 32'(3 + k), 0, length);
     all = positions + count * (length - 1);
     ring(0);
     repeat (below(1500)) @(posedge clk);
@@ -287,27 +328,134 @@ module rl_runtime_top_steps_tb;
     // The queue pair begins again.
     begin_queue_pair(2);
     short_program;
-    put_prefill(0, 32'd2, between(2, 60));
+    put_prefill(0, 0, 32'd2, 0, between(2, 60));
     ring(0);
     expect_done(0, 60 * 150, "a PREFILL behind the end");
     end_queue_pair(Disable, "nothing");
   endtask
 
+  // ---------------------------------------------------------------- programs that do not end
+  // docs/isa.md, "Words". Lines of model memory count from the model's first.
+  localparam logic [63:0] EndSilent = 64'h8300_0000_0000_0000, End = 64'h8000_0000_0000_0000, Next = 64'h8200_0000_0000_0000;
+  localparam int Programs = 6;
+
+  function automatic logic [63:0] shape(input logic weight, input int index, input int m, input int n, input int k);
+    shape = {4'd3, 1'b0, weight, 6'(index), 16'(m), 16'(n), 16'(k), 4'd0};
+  endfunction
+  function automatic logic [63:0] descriptor(input int index, input int base, input int aux);
+    descriptor = {4'd3, 2'd2, 6'(index), 32'(base), 16'(aux), 4'd0};
+  endfunction
+  function automatic logic [63:0] layers(input int count);
+    layers = {4'd8, 4'd1, 16'(count), 6'd0, 6'd0, 28'd0};
+  endfunction
+  // memcpy.in, of the lines of this shape from the first of the descriptor on, to line 0.
+  function automatic logic [63:0] copy(input int index, input int of_shape);
+    copy = {4'd2, 2'd2, 17'd0, 17'd0, 7'd0, 4'd0, 6'(index), 6'(of_shape), 1'b0};
+  endfunction
+
+  // Queue pair 0's program: loops of 65,535 rounds, each of which takes longer than the bench. A round is empty, or has slow words: a head of
+  // 400 rows with softcap, a copy of 400 lines, an attention of 32 heads, a matrix that accumulates, or three of these.
+  task automatic endless_program(input int which);
+    next_word = 0;
+    more(0, descriptor(0, 0, 0));
+    more(0, shape(1'b0, 1, 1, 1, 1600));                 // 400 lines
+    more(0, shape(1'b0, 2, 32, 1, 32));                  // queries: heads, those of keys, channels
+    more(0, shape(1'b1, 3, 400, 1, 32));                 // a matrix of 400 rows
+    more(0, shape(1'b1, 4, 352, 1, 32));
+    more(0, descriptor(1, 40, 0));                       // its rows, their scales
+    more(0, descriptor(2, 450, 0));
+    more(0, descriptor(3, 60, 0));
+    more(0, descriptor(4, 40, 34));                      // lines of a block, and of a layer in it
+    more(0, {4'd3, 8'd193, 32'd1000, 20'd0});            // memset.factor
+    more(0, {4'd3, 8'd195, 32'd0, 20'd0});               // memset.source
+    more(0, shape(1'b0, 5, 1, 1, 80));                   // what the words below read: 20 lines
+    more(0, copy(3, 5));
+    for (int n = 0; n < 20; n++) begin
+      more(0, layers(65535));
+      case (which)
+        1: more(0, {4'd7, 13'd0, 6'd1, 6'd3, 3'b111, 32'd0});                                 // head, with cap
+        2: more(0, copy(3, 1));
+        3: more(0, {4'd6, 13'd500, 13'd0, 6'd2, 6'd4, 3'b010, 19'd0});                        // attn source
+        4: more(0, {4'd0, 17'd3600, 17'd0, 1'b0, 1'b1, 1'b1, 3'd0, 6'd1, 6'd4, 8'd0});       // gemv, accumulates
+        5: begin
+          more(0, {4'd6, 13'd500, 13'd0, 6'd2, 6'd4, 3'b010, 19'd0});
+          more(0, {4'd7, 13'd0, 6'd1, 6'd3, 3'b110, 32'd0});
+          more(0, copy(3, 1));
+        end
+        default: ;
+      endcase
+      more(0, Next);
+    end
+    more(0, EndSilent);
+    more(0, End);
+  endtask
+
+  // Queue pair 0 runs such a program, and ends. Beside it, queue pair 1 of another function may run a program that ends; it completes.
+  task automatic case_endless(input int kind, input int which, input logic beside);
+    int count;
+    u_memory.read_latency = chance(50) ? 0 : below(Slow - 20);
+    u_memory.read_jitter  = chance(50) ? 0 : 20;
+    begin_queue_pair(100);
+    endless_program(which);
+    count = beside ? 1 : between(1, 3);
+    for (int k = 0; k < count; k++)
+      if (kind == Abort || chance(50)) put_decode(k, 32'(2 + k), 480);
+      else put_prefill(0, k, 32'(2 + k), 450, 500);
+    if (beside) begin
+      publish(1, 5);
+      next_word = 0;
+      more(1, descriptor(0, 0, 0));
+      more(1, layers(between(150, 250)));
+      more(1, Next);
+      more(1, EndSilent);
+      more(1, End);
+      put_prefill(1, 0, 32'd9, 0, between(3, 6));
+      ring(1);
+    end
+    ring(0);
+    repeat (between(400, 1900)) @(posedge clk);
+    if (u_device.free == '1) repeat (300) @(posedge clk);
+    if (u_device.free == '1) fail("no worker runs a program without end");
+    end_queue_pair(kind, $sformatf("program %0d", which));
+    if (beside) expect_done(1, 20 * 1000, "a PREFILL beside the end");
+    begin_queue_pair(2);
+    short_program;
+    put_prefill(0, 0, 32'd2, 0, between(2, 60));
+    ring(0);
+    expect_done(0, 60 * 150, "a PREFILL behind the end");
+    end_queue_pair(Disable, "nothing");
+    // Each POLICY publishes version 1 anew.
+    u_registers.write(at_function(REG_CONTROL, 1), 0);
+    u_registers.write(REG_FN_CONTROL + BLOCK_FUNCTION_PER_FUNCTION, FN_CONTROL_RESET);
+    enable(1);
+  endtask
+
+  int first;
   initial begin
     for (int k = 0; k < Kinds; k++) ends[k] = 0;
     @(posedge rst_n);
     @(posedge clk);
     for (int q = 0; q < Queues; q++) configure(q);
     u_registers.write(REG_BUS_TIMEOUT, 300);
-    u_registers.write64(REG_MODEL_BASE_LO, place(0) + Model);
-    u_registers.write64(REG_MODEL_SIZE_LO, 64'h8000);
-    u_registers.write64(REG_ARENA_0_BASE_LO, place(0) + Arena);
-    u_registers.write64(REG_ARENA_0_SIZE_LO, 64'h8000);
-    for (int k = 0; k < Longest; k++) u_memory.poke(place(0) + Token + Prompt + 64'(4 * k), below(100));
+    for (int q = 0; q < Queues; q++) begin
+      u_registers.write64(REG_MODEL_BASE_LO + 18'(owner[q]) * BLOCK_FUNCTION_PER_FUNCTION, place(q) + Model);
+      u_registers.write64(REG_MODEL_SIZE_LO + 18'(owner[q]) * BLOCK_FUNCTION_PER_FUNCTION, 64'h8000);
+      u_registers.write64(REG_ARENA_0_BASE_LO + 18'(owner[q]) * BLOCK_FUNCTION_PER_FUNCTION, place(q) + Arena);
+      u_registers.write64(REG_ARENA_0_SIZE_LO + 18'(owner[q]) * BLOCK_FUNCTION_PER_FUNCTION, 64'h8000);
+      for (int k = 0; k < Longest; k++) u_memory.poke(place(q) + Token + Prompt + 64'(4 * k), below(100));
+      for (int k = 0; k < 512 * 16; k++) begin
+        u_memory.poke(place(q) + Model + 64'(4 * k), rnd());
+        u_memory.poke(place(q) + Arena + 64'(4 * k), rnd());
+      end
+    end
     enable(1);
-    for (int k = 0; k < drawn(9, 60); k++) case_prefills(k % Kinds);
+    for (int k = 0; k < drawn(9, 60); k++) case_prefills(k % Abort);
+    first = below(Kinds);
+    for (int k = 0; k < drawn(Programs, 60); k++) case_endless((first + k) % Kinds, k % Programs, k % 2 == 1);
     if (cut < drawn(7, 50) || waiting < 1)
       fail($sformatf("only %0d ends cut a PREFILL off, %0d with some that are queued", cut, waiting));
+    for (int k = 0; k < Kinds; k++) if (ends[k] == 0) fail($sformatf("end %0d was not tried", k));
+    $display("the longest end took %0d cycles", longest);
     finish_bench("rl_runtime_top_steps_tb");
   end
 endmodule

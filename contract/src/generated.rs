@@ -152,7 +152,7 @@ record! {
         8 length: u64,
         /// Bytes 16 to 23: bytes from the model's first to the program's; a multiple of 64
         16 program_at: u64,
-        /// Bytes 24 to 27: words of the program, 8 bytes each, at least 1
+        /// Bytes 24 to 27: words of the program, 8 bytes each, 1 to 65,535
         24 words: u32,
         /// Bytes 28 to 31: check of the image, as its header has it
         28 image_check: u32,

@@ -119,7 +119,8 @@ struct Publication {
     const uint32_t words = image.at(6), vocabulary = image.at(8);
     bool good = image.verifies() && (offset | bytes | program_at) % 64 == 0;
     good = good && offset <= config.model_size && bytes <= config.model_size - offset;
-    good = good && words != 0 && program_at <= bytes && 8ull * words <= bytes - program_at;
+    good = good && words != 0 && words <= 0xFFFF && program_at >> 40 == 0;
+    good = good && program_at <= bytes && 8ull * words <= bytes - program_at;
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++) {
       const uint32_t end = image.at(11 + k);

@@ -15,8 +15,8 @@
 // or was taken a moment ago. It does not wait long for any of them.
 //
 // When a queue pair ends (R12, R24), it begins no further step after the turn in progress. Its PREFILL ends with the
-// steps that the NPU already has. A descriptor that has not begun ends without a step, as if it had failed. Nobody sees
-// the failure, because the completion is dropped.
+// steps that the NPU already has, and the NPU gives up a gang once the queue pairs of all of its steps end. A descriptor
+// that has not begun ends without a step, as if it had failed. Nobody sees the failure, because the completion is dropped.
 module engine_npu
   import desc_pkg::*;
   import core_pkg::*;
@@ -326,6 +326,16 @@ module engine_npu
     end
   end
 
+  // Steps that nobody waits for, by gang and place. The bit of a place without a step has no meaning.
+  logic [Gangs*Contexts-1:0] unwanted;
+  always_comb begin
+    unwanted = '0;
+    if (ends_q != '0) begin
+      for (int g = 0; g < Gangs; g++)
+        for (int c = 0; c < Contexts; c++) unwanted[g*Contexts + c] = ends_q[seat_worker[{GangBits'(g), 3'(c)}]];
+    end
+  end
+
   // Results come first: they free gangs. A worker waits until a gang is free if none would take its step. A worker
   // whose queue pair ends waits for nothing.
   assign waiting     = want_q & ~runs_q & ((~blocked_q & ~held) | ends_q);
@@ -459,6 +469,7 @@ module engine_npu
     .open_steps_o       (open_steps),
     .step_i             (step),
     .context_i          (context_now),
+    .unwanted_i         (unwanted),
     .result_valid_o     (result_valid),
     .result_ready_i     (gives_back),
     .result_gang_o      (result_gang),

@@ -28,6 +28,7 @@ module npu_gemv
   input  npu_op_t                op_i,
   /* verilator lint_on UNUSEDSIGNAL */
   input  logic [Contexts-1:0]    mask_i,      // beside start_i: whose word it is, one at least
+  input  logic                   give_up_i,   // nobody waits for the word: no further rows are asked for
   output logic                   idle_o,
   output logic                   done_o,
   output npu_end_t               end_o,
@@ -250,7 +251,7 @@ module npu_gemv
   logic               row_valid_q, product_valid_q, shifted_valid_q, value_valid_q; // of a row
 
   // ---------------------------------------------------------------- the last step
-  logic                 soft_goes, soft_free, pads, places, puts, fills, loads, stands, takes, weighs;
+  logic                 soft_goes, soft_free, pads, places, puts, fills, loads, stands, takes, weighs, cuts;
   logic                 line_here_q;          // what is added to is here
   logic [3:0]           slot_q;
   logic [511:0]         full_q [0:(1 << ContextBits)-1];
@@ -284,6 +285,7 @@ module npu_gemv
   assign loads        = before_here_q && (fills || !line_here_q);
   assign beat_ready_o = filled_q && !stands;
   assign takes        = beat_valid_i && beat_ready_o;
+  assign cuts         = give_up_i && fetch_valid_q && fetch_ready_i && !fetch_scales_q;
   assign weighs       = takes && !wants_scales_q;
 
   // ---------------------------------------------------------------- a context's numbers
@@ -436,16 +438,17 @@ module npu_gemv
   always_ff @(posedge clk_i) begin
     if (busy_q) begin
       // ------------------------------------------------------------ the end
-      if (rows_left_q == '0 && (head_q ? soft_q == '0 && logit_valid_q == '0 && sampler_idle_i
-                                       : write_left_q == '0 || (write_ready_i && behind(write_left_q, write_context) == '0))) begin
+      if (rows_left_q == '0 && (!before_open_q || before_here_q)
+          && (head_q ? soft_q == '0 && logit_valid_q == '0 && sampler_idle_i
+                     : write_left_q == '0 || (write_ready_i && behind(write_left_q, write_context) == '0))) begin
         busy_q   <= 1'b0;
         done_q   <= 1'b1;
         filled_q <= 1'b0;
       end
 
       // ------------------------------------------------------------ reads of on-chip memory
-      if (!read_valid_q && !before_open_q && before_left_q != '0) begin
-        // The activations were asked for: read_what_q is Before.
+      if (!read_valid_q && !before_open_q && before_left_q != '0 && rows_left_q != '0) begin
+        // The activations were asked for: read_what_q is Before. A word that is given up may ask for one line too many.
         read_valid_q   <= 1'b1;
         read_context_q <= lowest(mask_q);
         read_line_q    <= before_line_q;
@@ -537,6 +540,14 @@ module npu_gemv
       if (fills) begin
         write_left_q <= mask_q;
         write_line_q <= write_line_q + CHIP_BITS'(1);
+      end
+
+      // ------------------------------------------------------------ given up: the rows that memory was asked for are the last
+      if (cuts) begin
+        fetch_valid_q  <= 1'b0;
+        rows_unasked_q <= '0;
+        rows_left_q    <= rows_left_q - rows_unasked_q - 21'(places);
+        if (rows_unasked_q != '0) end_q <= UNIT_MEMORY;
       end
 
       // ------------------------------------------------------------ rows and beats, the later ones first

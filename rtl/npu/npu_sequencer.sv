@@ -37,7 +37,8 @@ module npu_sequencer
   output npu_issue_t             issue_o,
   input  logic                   issue_taken_i,    // it went to its unit; only with issue_valid_o
   input  logic                   quiet_i,          // no unit has a word
-  input  logic                   failed_i          // a unit could not finish its word: none is issued any more
+  input  logic                   failed_i,         // a unit could not finish its word: none is issued any more
+  input  logic                   give_up_i         // nobody waits for the step: likewise, and it ends as FAULT_MEMORY
 );
   if (Lines < 1 || Lines > 1 << CHIP_BITS) begin : gen_bad_lines
     localparam bit LinesMustBe1To32768 = {-1{1'b1}};   // ends the elaboration
@@ -703,10 +704,12 @@ module npu_sequencer
         log_q.place <= place_q;
         if (!issue_valid_q && quiet_i) at_q <= AT_DRAIN;
       end
-      if (failed_i) begin
+      // The step ends between two words. It waits for a word that its unit takes in this very cycle.
+      if (failed_i || give_up_i) begin
         issue_valid_q <= 1'b0;
-        if (at_q != AT_DRAIN) at_q <= quiet_i ? AT_DRAIN : AT_END;
+        if (at_q != AT_DRAIN) at_q <= (quiet_i && !issue_taken_i) ? AT_DRAIN : AT_END;
       end
+      if (give_up_i && at_q != AT_DRAIN) log_q.fault <= FAULT_MEMORY;
       // Lines of a layer that is given up stand in nobody's way.
       if (draining) line_full_q <= 1'b0;
       if (at_q == AT_DRAIN && !ask_q && owed_q == '0) begin

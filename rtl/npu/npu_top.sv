@@ -30,6 +30,9 @@ module npu_top
   output logic [3:0]              open_steps_o,   // of the open gang; 0: none is open
   input  npu_step_t               step_i,
   input  npu_context_t            context_i,
+  // Steps that nobody waits for any more, by gang and place. Once nobody waits for any step of a gang, no further word of
+  // it begins, words that units have end early, and the results are FAULT_MEMORY. A bit stays 1 until the result is taken.
+  input  logic [Gangs*Contexts-1:0] unwanted_i,
   // Results of a gang come one after the other.
   output logic                    result_valid_o,
   input  logic                    result_ready_i,
@@ -118,6 +121,7 @@ module npu_top
   logic [Gangs-1:0]    free, ended, start, over, quiet, failed, sequencer_idle, asks, granted;
   logic [Gangs-1:0][1:0] where;
   logic [Gangs-1:0]    heads;                          // its word is a HEAD
+  logic [Gangs-1:0]    give_up_q;                      // nobody waits for any step of it
   logic [GangBits-1:0] taker, giver, seat_gang, open_gang_q;
   logic [2:0]          seat_context, open_context_q, giver_context;    // of the open gang: the next place
   logic                open_q, seats, begins;
@@ -270,11 +274,12 @@ module npu_top
     logic                                  issue_valid, issue_taken;
     npu_issue_t                            issue;
     logic [UNITS-1:0]                      done, runs;
+    logic [3:0]                            block_end;
     logic [UNITS-1:0][Contexts-1:0]        fails;
     logic                                  sequencer_moves, moves, clk_gang;
 
     // Without a step, and while its next words wait for units, nothing of a gang moves.
-    assign moves = start[g] || sequencer_moves || runs != '0 || granted[g] || gang_block_ask[g] != '0;
+    assign moves = start[g] || sequencer_moves || runs != '0 || granted[g] || gang_block_ask[g] != '0 || give_up_q[g];
     rest_clock u_rest_clock (.clk_i, .rst_ni, .moves_i(moves), .clk_o(clk_gang));
 
     always_ff @(posedge clk_i) begin
@@ -319,7 +324,8 @@ module npu_top
       .issue_o        (issue),
       .issue_taken_i  (issue_taken),
       .quiet_i        (quiet[g]),
-      .failed_i       (failed[g])
+      .failed_i       (failed[g]),
+      .give_up_i      (give_up_q[g])
     );
 
     npu_scoreboard #(.Contexts(Contexts)) u_scoreboard (
@@ -344,6 +350,15 @@ module npu_top
       .log_o         (scoreboard_log[g])
     );
 
+    // A gang that is given up gets no further block, because a word of KV may read thousands.
+    assign gang_block_end[g] = give_up_q[g] ? UNIT_MEMORY : block_end;
+
+    // While a gang runs, no step joins it.
+    always_ff @(posedge clk_i) begin
+      if (!rst_ni)                                  give_up_q[g] <= 1'b0;
+      else if (unwanted_i != '0 || give_up_q != '0) give_up_q[g] <= state_q[g] == Run && (seated_q[g] & ~unwanted_i[g*Contexts +: Contexts]) == '0;
+    end
+
     // Only its own units ask of its tables.
     assign gang_block_ask[g] = {block_ask[1] && unit_gang_q[UNIT_KV] == GangBits'(g), block_ask[0] && unit_gang_q[UNIT_MEM] == GangBits'(g)};
 
@@ -360,7 +375,7 @@ module npu_top
       .stride_i      (block_stride),
       .answer_o      (gang_block_answer[g]),
       .line_o        (gang_block_line[g]),
-      .end_o         (gang_block_end[g]),
+      .end_o         (block_end),
       .fetch_valid_o (fetch_valid[TABLES+g]),
       .fetch_line_o  (fetch_line[TABLES+g]),
       .fetch_lines_o (fetch_lines[TABLES+g]),
@@ -491,6 +506,8 @@ module npu_top
         unit_context_q[u] <= lowest(unit_left_q[u]);
         unit_left_q[u]    <= others(unit_left_q[u]);
       end
+      // A word that is given up ends with the context that its unit is at.
+      if (unit_busy_q[u] && give_up_q[unit_gang_q[u]]) unit_left_q[u] <= '0;
       if (takes) begin
         unit_op_q[u]      <= gang_op[number[GangBits-1:0]];
         unit_gang_q[u]    <= number[GangBits-1:0];
@@ -684,6 +701,7 @@ module npu_top
     .start_i         (unit_start[UNIT_GEMV]),
     .op_i            (gemv_op),
     .mask_i          (gemv_mask_q),
+    .give_up_i       (give_up_q[unit_gang_q[UNIT_GEMV]]),
     .idle_o          (unit_idle[UNIT_GEMV]),
     .done_o          (unit_done[UNIT_GEMV]),
     .end_o           (unit_end[UNIT_GEMV]),

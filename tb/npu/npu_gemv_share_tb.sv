@@ -1,5 +1,6 @@
 // npu_gemv of several contexts that share a pass over the weights, beside one npu_gemv for each of them alone: words by chance, each of any of the
-// contexts, whose activations and lines differ. All of them write and give the same, and weights are read once.
+// contexts, whose activations and lines differ. All of them write and give the same, and weights are read once. Some words are given up. These
+// then ask for no more than 32 rows, and write nothing outside of their destination.
 module npu_gemv_share_tb;
   import bench_pkg::*;
   import npu_unit_pkg::*;
@@ -17,7 +18,7 @@ module npu_gemv_share_tb;
   logic [511:0] memory [0:Model-1];
   logic [511:0] chip [0:Contexts*Chip-1], earlier [0:Contexts*Chip-1];
 
-  logic                start = 1'b0, idle, done;
+  logic                start = 1'b0, idle, done, give_up = 1'b0;
   npu_op_t             op = '0;
   logic [Contexts-1:0] mask = '0;
   logic [3:0]          ended;
@@ -38,7 +39,7 @@ module npu_gemv_share_tb;
     logic [511:0]           lines [0:Chip-1];
 
     npu_gemv u_gemv (
-      .clk_i(clk), .rst_ni(rst_n), .start_i(start && mask[c]), .op_i(op), .mask_i(1'b1), .idle_o(idle_unused), .done_o(is_done), .end_o(end_unused),
+      .clk_i(clk), .rst_ni(rst_n), .start_i(start && mask[c]), .op_i(op), .mask_i(1'b1), .give_up_i(1'b0), .idle_o(idle_unused), .done_o(is_done), .end_o(end_unused),
       .read_valid_o(read_valid), .read_context_o(context_unused), .read_line_o(read_line), .read_ready_i(1'b1), .read_answer_i(read_answer),
       .read_data_i(read_data), .write_valid_o(write_valid), .write_context_o(other_unused), .write_line_o(write_line), .write_data_o(write_data),
       .write_ready_i(1'b1), .fetch_valid_o(fetch_valid), .fetch_line_o(fetch_line), .fetch_lines_o(fetch_lines), .fetch_ready_i(ahead == '0),
@@ -90,9 +91,10 @@ module npu_gemv_share_tb;
   int                     shared_logits [0:Contexts-1], shared_lines = 0, words = 0, shares = 0, heads = 0, asked_in = 0, asked_out = 0;
   int                     asked [0:4095], at;
   bit                     is_ended;
+  int                     read_shut = 0;
 
   npu_gemv #(.Contexts(Contexts)) dut (
-    .clk_i(clk), .rst_ni(rst_n), .start_i(start), .op_i(op), .mask_i(mask), .idle_o(idle), .done_o(done), .end_o(ended),
+    .clk_i(clk), .rst_ni(rst_n), .start_i(start), .op_i(op), .mask_i(mask), .give_up_i(give_up), .idle_o(idle), .done_o(done), .end_o(ended),
     .read_valid_o(read_valid), .read_context_o(read_context), .read_line_o(read_line), .read_ready_i(read_ready), .read_answer_i(read_answer),
     .read_data_i(read_data), .write_valid_o(write_valid), .write_context_o(write_context), .write_line_o(write_line), .write_data_o(write_data),
     .write_ready_i(write_ready), .fetch_valid_o(fetch_valid), .fetch_line_o(fetch_line), .fetch_lines_o(fetch_lines), .fetch_ready_i(fetch_ready),
@@ -111,9 +113,12 @@ module npu_gemv_share_tb;
       if (!mask[write_context]) fail($sformatf("N8: word %0d writes for context %0d, of whom it is not", words, write_context));
       chip[(int'(write_context) * Chip + int'(write_line)) % (Contexts * Chip)] = write_data;
     end
-    read_ready  <= chance(70);
+    // Others may have the port for long. After its end a word asks for nothing.
+    read_shut   = (read_shut != 0) ? read_shut - 1 : (give_up && chance(3)) ? below(400) : 0;
+    read_ready  <= read_shut == 0 && chance(70);
+    if (done && (read_valid || read_answer)) fail($sformatf("N1: word %0d is done, and reads", words));
     write_ready <= chance(50);
-    fetch_ready <= chance(60);
+    fetch_ready <= chance(60) && asked_in - asked_out < 64;
     logit_ready <= rnd();
     for (int c = 0; c < Contexts; c++) begin
       if (logit_valid[c] && logit_ready[c]) begin
@@ -151,22 +156,24 @@ module npu_gemv_share_tb;
     for (int k = 0; k < 16; k++) line[32*k +: 32] = rnd();
   endfunction
 
-  int columns, rows, head_rows;
+  int columns, rows, head_rows, asked_then, cuts = 0, gone, whole;
+  bit doomed;
 
   initial begin
     for (int k = 0; k < Model; k++) memory[k] = line();
     @(posedge rst_n);
-    while (words < 60) begin
+    while (words < 90) begin
       waits_for = $sformatf("word %0d", words);
       op            = '0;
       columns       = 32 * between(1, 9);
       op.kind       = chance(40) ? OP_HEAD : OP_MULTIPLY;
-      op.accumulate = op.kind == OP_MULTIPLY && chance(40);
+      op.accumulate = op.kind == OP_MULTIPLY && chance(60);
       op.scaled     = chance(80);
       op.first      = 1'b1;
       op.last       = 1'b1;
       op.cap        = op.kind == OP_HEAD && chance(50);
-      rows          = op.accumulate ? 32 * between(1, 3) : between(1, 80);
+      doomed        = chance(35);
+      rows          = op.accumulate ? 32 * between(1, doomed ? 12 : 3) : between(1, (op.kind == OP_HEAD) ? 80 : doomed ? 400 : 80);
       op.rows       = 21'(rows);
       op.columns    = 16'(columns);
       op.a          = '0;
@@ -200,29 +207,52 @@ module npu_gemv_share_tb;
       #1 start = 1'b1;
       @(posedge clk);
       #1 start = 1'b0;
-      while (!is_ended || finished != mask) @(posedge clk);
-      #1;
-      if (ended !== UNIT_FINE) fail($sformatf("word %0d ended with %0d", words, ended));
-      // Scales of 32 rows in a line, and the rows.
-      if (shared_lines != (rows + 31) / 32 + rows * ((columns + 63) / 64)) fail($sformatf("N8: word %0d reads %0d lines of weights", words, shared_lines));
-      for (int c = 0; c < Contexts; c++) begin
-        for (int k = 0; k < Chip; k++) begin
-          if (!mask[c]) begin
-            if (chip[c*Chip + k] !== earlier[c*Chip + k]) fail($sformatf("N8: word %0d writes line %0d of context %0d, of whom it is not", words, k, c));
-          end else if (chip[c*Chip + k] !== of_alone(c, k))
-            fail($sformatf("N8: word %0d: line %0d of context %0d is %h, alone %h", words, k, c, chip[c*Chip + k], of_alone(c, k)));
-        end
-        if (mask[c] && shared_logits[c] != alone_logits[c]) fail($sformatf("word %0d gives context %0d %0d logits, alone %0d", words, c, shared_logits[c], alone_logits[c]));
-        if (mask[c])
-          for (int k = 0; k < alone_logits[c]; k++)
-            if (shared_logit[c*Most + k] !== alone_logit[c*Most + k])
-              fail($sformatf("N8: word %0d: logit %0d of context %0d is %h, alone %h", words, k, c, shared_logit[c*Most + k], alone_logit[c*Most + k]));
+      if (doomed) begin
+        repeat (below(chance(50) ? 60 : 600)) @(posedge clk);
+        #1 give_up = 1'b1;
+        asked_then = asked_in;
+        gone       = 0;
       end
-      if ((mask & (mask - 1'b1)) != '0) shares = shares + 1;
-      if (op.kind == OP_HEAD) heads = heads + 1;
+      while (!is_ended || finished != mask) begin
+        @(posedge clk);
+        gone = gone + 1;
+        if (doomed && !is_ended && gone > 4000) fail($sformatf("R12: word %0d is given up, and does not end", words));
+      end
+      #1;
+      whole = (rows + 31) / 32 + rows * ((columns + 63) / 64);
+      if (doomed) begin
+        give_up = 1'b0;
+        if (asked_in - asked_then > 1 + 32 * ((columns + 63) / 64)) fail($sformatf("R12: word %0d is given up, and %0d lines are asked for", words, asked_in - asked_then));
+        if (asked_in != asked_out) fail($sformatf("N5: word %0d is given up with lines on their way", words));
+        if (ended !== ((shared_lines == whole) ? UNIT_FINE : UNIT_MEMORY)) fail($sformatf("word %0d is given up behind %0d of %0d lines, and ended with %0d", words, shared_lines, whole, ended));
+        if (shared_lines != whole) cuts = cuts + 1;
+        for (int c = 0; c < Contexts; c++)
+          for (int k = 0; k < Chip; k++)
+            if ((!mask[c] || op.kind == OP_HEAD || k < Dst || k >= Dst + (rows + 31) / 32 * 2) && chip[c*Chip + k] !== earlier[c*Chip + k])
+              fail($sformatf("N2: word %0d is given up, and writes line %0d of context %0d", words, k, c));
+      end else begin
+        if (ended !== UNIT_FINE) fail($sformatf("word %0d ended with %0d", words, ended));
+        // Scales of 32 rows in a line, and the rows.
+        if (shared_lines != (rows + 31) / 32 + rows * ((columns + 63) / 64)) fail($sformatf("N8: word %0d reads %0d lines of weights", words, shared_lines));
+        for (int c = 0; c < Contexts; c++) begin
+          for (int k = 0; k < Chip; k++) begin
+            if (!mask[c]) begin
+              if (chip[c*Chip + k] !== earlier[c*Chip + k]) fail($sformatf("N8: word %0d writes line %0d of context %0d, of whom it is not", words, k, c));
+            end else if (chip[c*Chip + k] !== of_alone(c, k))
+              fail($sformatf("N8: word %0d: line %0d of context %0d is %h, alone %h", words, k, c, chip[c*Chip + k], of_alone(c, k)));
+          end
+          if (mask[c] && shared_logits[c] != alone_logits[c]) fail($sformatf("word %0d gives context %0d %0d logits, alone %0d", words, c, shared_logits[c], alone_logits[c]));
+          if (mask[c])
+            for (int k = 0; k < alone_logits[c]; k++)
+              if (shared_logit[c*Most + k] !== alone_logit[c*Most + k])
+                fail($sformatf("N8: word %0d: logit %0d of context %0d is %h, alone %h", words, k, c, shared_logit[c*Most + k], alone_logit[c*Most + k]));
+        end
+        if ((mask & (mask - 1'b1)) != '0) shares = shares + 1;
+        if (op.kind == OP_HEAD) heads = heads + 1;
+      end
       words = words + 1;
     end
-    if (shares < 30 || heads < 10) fail($sformatf("drawn too tame: %0d words of several contexts, %0d heads", shares, heads));
+    if (shares < 30 || heads < 10 || cuts < 8) fail($sformatf("drawn too tame: %0d words of several contexts, %0d heads, %0d cut", shares, heads, cuts));
     $display("%0d words, %0d of several contexts, %0d heads", words, shares, heads);
     finish_bench("npu_gemv_share_tb");
   end

@@ -57,7 +57,7 @@ module npu_gemv_tb;
   );
 
   npu_gemv u_gemv (
-    .clk_i(clk), .rst_ni(rst_n), .start_i(start), .op_i(op), .mask_i(1'b1), .idle_o(idle), .done_o(done), .end_o(ended),
+    .clk_i(clk), .rst_ni(rst_n), .start_i(start), .op_i(op), .mask_i(1'b1), .give_up_i(1'b0), .idle_o(idle), .done_o(done), .end_o(ended),
     .read_valid_o(read_valid), .read_context_o(read_context_unused), .read_line_o(read_line), .read_ready_i(read_ready), .read_answer_i(read_answer),
     .read_data_i(read_data), .write_valid_o(write_valid), .write_context_o(write_context_unused), .write_line_o(write_line), .write_data_o(write_data),
     .write_ready_i(write_ready),

@@ -1,6 +1,6 @@
 // npu_sequencer against the interpreter's: programs by chance and those of its tests give the same words, made ready alike, and end in
 // the same place for the same reason. Memory answers late and by chance, units take words when they like; now and then one of
-// them fails, and the step ends with nothing more issued.
+// them fails, or the step is given up, and it ends with nothing more issued.
 // vectors: sequence 60 200
 module npu_sequencer_tb;
   import bench_pkg::*;
@@ -12,7 +12,7 @@ module npu_sequencer_tb;
   int   cycle;
   clock_reset #(.Limit(600000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
-  logic                   start = 1'b0, idle, over, silent = 1'b0, failed = 1'b0, quiet, taken = 1'b0, issued;
+  logic                   start = 1'b0, idle, over, silent = 1'b0, failed = 1'b0, give_up = 1'b0, quiet = 1'b1, taken = 1'b0, issued;
   logic [MEMORY_BITS-1:0] program_line = '0, memory_lines = '0, fetch_line;
   logic [PC_BITS-1:0]     words = '0;
   npu_log_t               log;
@@ -26,7 +26,7 @@ module npu_sequencer_tb;
     .silent_i(silent), .idle_o(idle), .over_o(over), .log_o(log), .fetch_valid_o(fetch_valid), .fetch_line_o(fetch_line),
     .fetch_lines_o(fetch_lines), .fetch_ready_i(fetch_ready), .beat_valid_i(beat_valid), .beat_data_i(beat_data),
     .beat_fault_i(beat_fault), .beat_ready_o(beat_ready), .issue_valid_o(issued), .issue_o(issue), .issue_taken_i(taken && issued),
-    .quiet_i(quiet), .failed_i(failed)
+    .quiet_i(quiet), .failed_i(failed), .give_up_i(give_up)
   );
 
   // ------------------------------------------------------------------ memory, of 4,096 lines
@@ -61,7 +61,6 @@ module npu_sequencer_tb;
 
   // ------------------------------------------------------------------ units
   int in_flight = 0, room = 4;
-  assign quiet = in_flight == 0;
 
   string                        name, kind;
   int                           file, cases = 0, issues = 0, lines, line, has_fault, most, at, got, number_words, number_silent, faults = 0;
@@ -69,7 +68,9 @@ module npu_sequencer_tb;
   logic [$bits(npu_issue_t)-1:0] packed_issue;
   logic [$bits(npu_log_t)-1:0]   expected_log;
   logic [31:0]                  seen = '0;
-  int                           fail_at, soon;
+  int                           fail_at, soon, give_in, given_for, given_up = 0, beside = 0;
+  logic                         takes_next;
+  logic                         gives_up;     // the step was not at its end
   logic                         running = 1'b0;
 
   // Every word in order, and none behind one that failed.
@@ -85,9 +86,29 @@ module npu_sequencer_tb;
       got = got + 1;
       in_flight = in_flight + 1;
     end
+    // A unit may take the word that waits in the cycle in which the sequencer sees give_up, and none later.
+    if (give_up) begin
+      if (given_for == 0) begin
+        gives_up = u_sequencer.at_q != u_sequencer.AT_DRAIN && u_sequencer.at_q != u_sequencer.AT_IDLE;
+        if (gives_up && taken && issued && quiet) beside = beside + 1;
+      end else if (taken && issued) fail("N6: a word of a step that is given up");
+      given_for = given_for + 1;
+      if (given_for > 300) fail("R12: a step that is given up does not end");
+    end
+    if (give_in >= 0) begin
+      give_in = give_in - 1;
+      if (give_in < 0) give_up <= 1'b1;
+    end
     if (in_flight > 0 && chance(30)) in_flight = in_flight - 1;
+    quiet <= in_flight == 0;
     if (fail_at >= 0 && got > fail_at && chance(soon)) failed <= 1'b1;
-    taken <= in_flight < room && chance(70) && !(fail_at >= 0 && got > fail_at);
+    takes_next = in_flight < room && chance(70) && !(fail_at >= 0 && got > fail_at);
+    taken <= takes_next;
+    // In the very cycle in which a word goes to its unit, while no unit has one.
+    if (give_in >= 0 && takes_next && issued && !taken && in_flight == 0 && chance(20)) begin
+      give_in = -1;
+      give_up <= 1'b1;
+    end
   end
 
   initial begin
@@ -118,10 +139,14 @@ module npu_sequencer_tb;
       slow = chance(30) ? 1 : 60;
       room = between(1, 4);
       fail_at = (chance((most > 2) ? 30 : 10) && most > 0) ? below(most) : -1;
+      give_in = (fail_at < 0 && chance(30)) ? below(chance(50) ? 300 : 40) : -1;
+      given_for = 0;
+      gives_up = 1'b0;
       // Late, what is fetched ahead stands full behind the words that nobody takes.
       soon = chance(50) ? 20 : 2;
       got = 0;
       failed = 1'b0;
+      give_up = 1'b0;
       if (!idle) fail("the sequencer is not idle behind a step");
       start <= 1'b1;
       @(posedge clk);
@@ -133,7 +158,10 @@ module npu_sequencer_tb;
       if (in_flight != 0) fail("N6: the step is over with words in flight");
       if (asks_in != asks_out) fail("N5: the step is over with lines on their way");
       if (issued) fail("N6: a word is left behind");
-      if (fail_at < 0) begin
+      if (gives_up) begin
+        if (log.fault != FAULT_MEMORY) fail($sformatf("case %0d is given up, and ends with error %0d", cases, log.fault));
+        given_up = given_up + 1;
+      end else if (fail_at < 0) begin
         if (got != most) fail($sformatf("case %0d: %0d words, expected %0d", cases, got, most));
         if (log !== expected_log && !(log.fault == FAULT_NONE && expected_log[4:0] == 5'd0))
           fail($sformatf("case %0d ends with %h (error %0d at pc %0d), expected %h", cases, log, log.fault, log.place.pc, expected_log));
@@ -147,7 +175,9 @@ module npu_sequencer_tb;
       issues = issues + got;
       cases  = cases + 1;
       failed = 1'b0;
+      give_up = 1'b0;
     end
+    if (given_up < 20 || beside < 1) fail($sformatf("%0d steps were given up, %0d beside a word", given_up, beside));
     if (issues < cases) fail($sformatf("%0d words in %0d cases", issues, cases));
     if (!seen[FAULT_NONE] || !seen[FAULT_OVERLAP] || !seen[FAULT_BAD_LAYER_WORD] || !seen[FAULT_BLOCK_TOO_SMALL]
         || !seen[FAULT_MEMORY] || !seen[FAULT_NO_END]) fail($sformatf("an error is missing: %b", seen));

@@ -1,6 +1,7 @@
 // The whole NPU against the interpreter: tokens of `micro` and `micro-gemma`, and programs by chance whose words depend on each other and now and then fail.
 // Each step is run by every gang, one a little behind the other, and in each of them by one or two contexts, with an arena and an output region of
-// their own; now and then one of them is given what stops it, which is nothing to the others.
+// their own; now and then one of them is given what stops it, which is nothing to the others. Now and then nobody waits for a step any more. A gang
+// all of whose steps are of this kind ends soon. A gang with another step goes on, and its results are the same.
 // Memory answers late, in its order, and stalls by chance. Behind each step everything is compared: token, log-probability, the word
 // that stopped it, on-chip memory, keys and values, output region.
 //   +calm     memory answers after 64 cycles, or +latency=N, without stalls, and writes at once
@@ -38,6 +39,7 @@ module npu_top_tb #(
   logic [1:0]              step_gang, result_gang;
   logic [2:0]              step_context, result_context;
   logic [3:0]              open_steps;
+  logic [Seats-1:0]        unwanted = '0;
   logic [3:0]              read_owner, write_owner;
   logic                    other_ready, other_beat;
   logic                    read_valid, read_ready = 1'b0, beat_valid = 1'b0, beat_fault = 1'b0, beat_ready;
@@ -49,7 +51,7 @@ module npu_top_tb #(
 
   npu_top #(.Gangs(Gangs), .Contexts(Contexts), .Lines(Lines)) dut (
     .clk_i(clk), .rst_ni(rst_n), .step_valid_i(step_valid), .step_opens_i(step_opens), .step_begins_i(step_begins), .step_ready_o(step_ready),
-    .step_gang_o(step_gang), .step_context_o(step_context), .open_steps_o(open_steps), .step_i(step), .context_i(where),
+    .step_gang_o(step_gang), .step_context_o(step_context), .open_steps_o(open_steps), .step_i(step), .context_i(where), .unwanted_i(unwanted),
     .result_valid_o(result_valid), .result_ready_i(result_ready), .result_gang_o(result_gang), .result_context_o(result_context), .result_o(result),
     .other_valid_i(1'b0), .other_line_i(58'd0), .other_lines_i(16'd0), .other_owner_i(4'd0), .other_ready_o(other_ready), .other_beat_valid_o(other_beat),
     .other_beat_ready_i(1'b0), .read_owner_o(read_owner), .write_owner_o(write_owner), .read_valid_o(read_valid),
@@ -152,6 +154,31 @@ module npu_top_tb #(
     end
   end
 
+  // R12: steps that nobody waits for any more, and when that begins. The bit of a seat without a step has no effect.
+  localparam int Soon = 1500;
+  logic [Seats-1:0] doomed = '0, seated = '0;
+  logic [Gangs-1:0] gave = '0, gave_twice = '0;     // those given up a cycle ago, and two
+  int               doom_in = -1, runs_for = 0, longest = 0, given_up = 0, spared = 0;
+  always @(posedge clk) begin
+    if (doom_in >= 0) begin
+      doom_in = doom_in - 1;
+      if (doom_in < 0) unwanted <= doomed;
+    end
+    for (int g = 0; g < Gangs; g++) begin
+      if (dut.state_q[g] == dut.Run && of_gang(seated & ~unwanted, g) == '0) runs_for = runs_for + 1;
+    end
+    if (runs_for > Soon * Gangs) fail("R12: a gang that nobody waits for goes on");
+    // A unit ends its word with the context that it is at.
+    for (int u = 0; u < UNITS; u++)
+      if (dut.again_q[u] && gave_twice[dut.unit_gang_q[u]]) fail($sformatf("R12: unit %0d goes on with a word that is given up", u));
+    gave_twice = gave;
+    gave       = dut.give_up_q;
+  end
+
+  function automatic logic [Contexts-1:0] of_gang(input logic [Seats-1:0] seats, input int gang);
+    of_gang = Contexts'(seats >> (gang * Contexts));
+  endfunction
+
   // A step goes once, and so does its result.
   always @(posedge clk) begin
     if (step_valid && (step_ready || !step_opens)) begin
@@ -186,7 +213,11 @@ module npu_top_tb #(
 
   // A context's result, and what it left behind.
   task automatic judge(input int seat);
-    if (spoilt[seat] == Elsewhere) begin
+    // It may have been over before.
+    if (of_gang(seated & ~unwanted, int'(result_gang)) == '0 && result.log.fault == FAULT_MEMORY && !was_faulty) begin
+      if (result.read_fault || result.write_fault) fail("memory did not fail, and it is told of a step that was given up");
+      given_up = given_up + 1;
+    end else if (spoilt[seat] == Elsewhere) begin
       if (result.log.fault != FAULT_NONE) fail($sformatf("step %0d of context %0d, at another position, ended with error %0d", steps, seat, result.log.fault));
       if (result.sampled != sampled[0]) fail($sformatf("step %0d of context %0d, at another position: sampled is %0d", steps, seat, result.sampled));
     end else if (spoilt[seat] != Sound) begin
@@ -234,6 +265,10 @@ module npu_top_tb #(
     sound_position = step.position;
     entries     = where.table_entries;
     results     = 0;
+    seated      = '0;
+    doomed      = '0;
+    doom_in     = (calm || words || alone) ? -1 : below(9000);
+    runs_for    = 0;
     // No result is taken before all have begun, so each gang has some.
     for (int g = 0; g < (alone ? 1 : Gangs); g++) begin
       if (g > 0 && (!calm || (both && steps % 2 == 1))) repeat (below(300)) @(posedge clk);
@@ -242,6 +277,9 @@ module npu_top_tb #(
       if (members > 1) shared = shared + 1;
       for (int c = 0; c < members; c++) begin
         seat        = g * Contexts + c;
+        seated[seat] = 1'b1;
+        // One of two, or a place without a step.
+        if (doom_in >= 0 && c == 0 && chance(80)) doomed[seat + ((members > 1) ? below(2) : 1)] = 1'b1;
         where.owner  = 4'(g + 3);
         where.arena  = arena_at[seat];
         where.region = region_at[seat];
@@ -277,16 +315,58 @@ module npu_top_tb #(
       @(posedge clk);
       while (result_ready) @(posedge clk);
     end
+    for (int g = 0; g < Gangs; g++) if (of_gang(seated & unwanted, g) != '0 && of_gang(seated & ~unwanted, g) != '0) spared = spared + 1;
+    after;
+    // Once more: after a while nobody waits for any of the steps.
+    if (models && expected_log.fault == FAULT_NONE && !was_faulty && !calm && !words && !alone) repeat (4) call_off;
+    for (int k = 0; k < All; k++) faulty[k] = 1'b0;
+    write_faults = 1'b0;
+    was_faulty   = 1'b0;
+    steps        = steps + 1;
+    repeat (below(3)) @(posedge clk);
+  endtask
+
+  task automatic call_off;
+    busy     = 1'b1;
+    results  = Contexts;
+    runs_for = 0;
+    seated   = '0;
+    where.owner = 4'd3;
+    for (int c = 0; c < Contexts; c++) begin
+      where.arena  = arena_at[c];
+      where.region = region_at[c];
+      spoilt[c]    = Sound;
+      seated[c]    = 1'b1;
+      step_valid  <= 1'b1;
+      step_opens  <= c == 0;
+      step_begins <= c == Contexts - 1;
+      @(posedge clk);
+      while (step_valid) @(posedge clk);
+    end
+    repeat (below(chance(30) ? 300 : 3000)) @(posedge clk);
+    unwanted <= seated | (Seats'(rnd()) & ~seated);
+    for (int r = 0; r < results; r++) begin
+      while (!result_valid) @(posedge clk);
+      repeat (below(3)) @(posedge clk);
+      judge(int'(result_gang) * Contexts + int'(result_context));
+      result_ready <= 1'b1;
+      @(posedge clk);
+      while (result_ready) @(posedge clk);
+    end
+    after;
+  endtask
+
+  // What a step has left is taken back.
+  task automatic after;
     busy = 1'b0;
+    if (runs_for > longest) longest = runs_for;
+    doom_in  = -1;
+    unwanted <= '0;
     for (int s = 0; s < Seats; s++) begin
       for (int k = 0; k < Lines; k++) dut.u_chip.mem[s * Lines + k] = expected_chip[k];
       for (int k = 0; k < Arena; k++) memory[ArenaAt + s * Arena + k] = expected_arena[k];
       for (int k = 0; k < Region; k++) memory[RegionAt + s * Region + k] = expected_region[k];
     end
-    for (int k = 0; k < All; k++) faulty[k] = 1'b0;
-    write_faults = 1'b0;
-    was_faulty   = 1'b0;
-    steps        = steps + 1;
     repeat (below(3)) @(posedge clk);
   endtask
 
@@ -373,7 +453,9 @@ module npu_top_tb #(
         default: $fatal(1, "%c is no letter of a script", letter);
       endcase
     end
+    if (!calm && !words && !alone && given_up < 4) fail($sformatf("only %0d results were given up", given_up));
     if (steps < 6) fail($sformatf("%0d steps are too few", steps));
+    $display("%0d results given up, at the latest in %0d cycles; %0d times with one that is waited for", given_up, longest, spared);
     $display("%0d steps, %0d times shared, %0d stopped, of them %0d by memory and %0d alone, %0d cycles", steps, shared, faults + stopped, some_faulty, stopped, cycle);
     finish_bench("npu_top_tb");
   end

@@ -216,7 +216,7 @@ class HwImage(Record):
     program_at: int = 0
     """bytes from the model's first to the program's; a multiple of 64"""
     words: int = 0
-    """words of the program, 8 bytes each, at least 1"""
+    """words of the program, 8 bytes each, 1 to 65,535"""
     image_check: int = 0
     """check of the image, as its header has it"""
     vocabulary: int = 0

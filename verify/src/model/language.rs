@@ -63,6 +63,11 @@ impl Trouble {
 const BAD_POLICY: Trouble = Trouble::Malformed(ErrorCode::BadPolicy);
 const BAD_SEQUENCE: Trouble = Trouble::Malformed(ErrorCode::BadSequence);
 
+/// Words of a program, at most: a device may count them with 16 bits.
+const MOST_WORDS: u32 = 0xFFFF;
+/// Bytes of a model within which its program begins.
+const PROGRAM_WITHIN: u64 = 1 << 40;
+
 fn require(holds: bool, trouble: Trouble) -> Result<(), Trouble> {
     if holds { Ok(()) } else { Err(trouble) }
 }
@@ -104,7 +109,9 @@ impl Loading {
         let end = image.offset.checked_add(image.length);
         require(end.is_some_and(|end| end <= size), BAD_POLICY)?;
         let end = image.program_at.checked_add(8 * u64::from(image.words));
-        require(image.words > 0 && end.is_some_and(|end| end <= image.length), BAD_POLICY)?;
+        require(end.is_some_and(|end| end <= image.length), BAD_POLICY)?;
+        let counts = (1..=MOST_WORDS).contains(&image.words) && image.program_at < PROGRAM_WITHIN;
+        require(counts, BAD_POLICY)?;
         let is_end = |&end: &u32| end == TOKEN_NONE || end < image.vocabulary;
         require(image.ends().iter().all(is_end), BAD_POLICY)?;
 

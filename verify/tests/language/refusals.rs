@@ -245,6 +245,7 @@ type SpoilImage = fn(&mut HwImage);
 #[case::length_wraps(|image: &mut HwImage| image.length = u64::MAX - 63)]
 #[case::no_words(|image: &mut HwImage| image.words = 0)]
 #[case::words_beyond(|image: &mut HwImage| image.words = 1 << 20)]
+#[case::too_many_words(|image: &mut HwImage| (image.length, image.words) = (2 * HALF, 1 << 16))]
 #[case::program_beyond(|image: &mut HwImage| image.program_at = image.length)]
 #[case::program_wraps(|image: &mut HwImage| image.program_at = u64::MAX - 63)]
 #[case::program_in_the_image(|image: &mut HwImage| image.program_at = 64)]
@@ -268,6 +269,15 @@ fn r25_an_image_that_is_malformed(#[case] spoil: SpoilImage) {
     let after = [Register::PolicySlot0, Register::PolicySlot1].map(|slot| host.driver.read(slot).unwrap());
     assert_eq!(before, after);
     host.place_policy(2, &HwImage { end_3: TOKEN_NONE, ..good }.seal());
+    assert_eq!(host.run(&[desc])[0].status, Status::Done as u8);
+}
+
+/// R25: as many words as there may be. What follows the program belongs to it, and no step comes to it.
+#[test]
+fn r25_a_program_may_have_65535_words() {
+    let mut host = Host::new();
+    let (desc, good) = host.place(2, &model(1), PolicyMode::Abort);
+    host.place_policy(2, &HwImage { length: 2 * HALF, words: 0xFFFF, ..good }.seal());
     assert_eq!(host.run(&[desc])[0].status, Status::Done as u8);
 }
 
