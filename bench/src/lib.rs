@@ -9,6 +9,7 @@ mod events;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod handoff;
+mod leftovers;
 mod lm;
 mod memory;
 mod nic;
@@ -38,6 +39,8 @@ mod tax;
 mod throughput;
 mod trajectories;
 mod wait;
+
+pub use leftovers::clear;
 
 use std::fmt;
 use std::path::Path;

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use doorbell_nic::store::{Records, path_of};
 use serde_json::json;
 
 use crate::handoff::{quantile, round_trips};
+use crate::leftovers::{Folder, Program};
 use crate::{BenchError, Section, median, table};
 
 /// Slots of the ring: more than the NIC has on its way.
@@ -36,20 +37,19 @@ fn storm(seed: u64) -> Weather {
 
 /// A collector: this program, in a process of its own.
 struct Collecting {
-    child: Child,
+    program: Program,
     address: String,
 }
 
 impl Collecting {
     fn start(directory: &Path, address: &str) -> Result<Self, BenchError> {
         let program = std::env::current_exe().map_err(BenchError::failed)?;
-        let mut child = Command::new(program)
-            .args(["--quiet", "nic", "collect", "--listen", address, "--store"])
-            .arg(directory)
-            .stdout(Stdio::piped())
-            .spawn()
+        let mut command = Command::new(program);
+        command.args(["--quiet", "nic", "collect", "--listen", address, "--store"]).arg(directory);
+        let mut program = Program::start(command.stdout(Stdio::piped()))
             .map_err(|error| BenchError::failed(format!("no collector could be started: {error}")))?;
-        let output = child.stdout.take().ok_or_else(|| BenchError::failed("the collector has no output"))?;
+        let output =
+            program.stdout.take().ok_or_else(|| BenchError::failed("the collector has no output"))?;
         let lines = BufReader::new(output).lines().map_while(Result::ok);
         let mut address = None;
         for line in lines {
@@ -58,26 +58,13 @@ impl Collecting {
                 break;
             }
         }
-        let mut started = Self { child, address: String::new() };
-        started.address = address.ok_or_else(|| {
-            let _ = started.child.kill();
-            BenchError::failed("the collector ended before it listened")
-        })?;
-        Ok(started)
+        let address = address.ok_or_else(|| BenchError::failed("the collector ended before it listened"))?;
+        Ok(Self { program, address })
     }
 
     /// Ends it as a machine does that loses its power: without a word.
     fn kill(&mut self) -> Result<(), BenchError> {
-        self.child.kill().and_then(|()| self.child.wait()).map_err(BenchError::failed)?;
-        Ok(())
-    }
-}
-
-impl Drop for Collecting {
-    fn drop(&mut self) {
-        // It may have been killed before.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.program.kill().map_err(BenchError::failed)
     }
 }
 
@@ -169,7 +156,7 @@ fn flags(rounds: u64) -> Result<Vec<Duration>, BenchError> {
 /// Posts to completions, beside a flag.
 pub fn posts(quick: bool) -> Result<Section, BenchError> {
     let (rounds, count, repeats) = if quick { (1 << 9, 20_000, 1) } else { (1 << 13, 500_000, 5) };
-    let directory = tempfile::tempdir().map_err(BenchError::input)?;
+    let directory = Folder::new()?;
     let collector = Collecting::start(directory.path(), "127.0.0.1:0")?;
     let mut all: [Vec<f64>; 6] = Default::default();
     for repeat in 0..repeats {
@@ -249,7 +236,7 @@ pub fn entries(quick: bool, count: Option<u64>) -> Result<Section, BenchError> {
     // As many as there are entries to kill it between.
     let kills = 8.min(count - 1);
     let mut killed = 0;
-    let directory = tempfile::tempdir().map_err(BenchError::input)?;
+    let directory = Folder::new()?;
     let mut collector = Collecting::start(directory.path(), "127.0.0.1:0")?;
     let (mut poster, port) = poster()?;
     let nic = Nic::start(options(&collector.address, STREAM, storm(STREAM)), vec![port])

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -11,6 +11,7 @@ use std::time::Instant;
 use doorbell_devices::Kind;
 use serde_json::{Value, json};
 
+use crate::leftovers::{Folder, Program};
 use crate::{BenchError, Section, median, table, verdict};
 
 /// Clients at a time.
@@ -119,7 +120,7 @@ fn prompt(number: usize) -> String {
 
 /// `doorbell run` on the prompts.
 fn run(program: &Path, work: Work) -> Result<Rate, BenchError> {
-    let folder = tempfile::tempdir().map_err(BenchError::failed)?;
+    let folder = Folder::new()?;
     let prompts = folder.path().join("prompts.jsonl");
     let lines: String =
         (0..work.requests).map(|number| json!({ "prompt": prompt(number) }).to_string() + "\n").collect();
@@ -130,7 +131,7 @@ fn run(program: &Path, work: Work) -> Result<Rate, BenchError> {
     command.args(["--slots", &slots(work), "--max-tokens", &TOKENS.to_string(), "--prompts"]);
     command.arg(&prompts).stderr(Stdio::null());
     let before = children()?;
-    let output = command.output().map_err(BenchError::failed)?;
+    let output = Program::output(&mut command).map_err(BenchError::failed)?;
     let processor = children()? - before;
     let report: Value = serde_json::from_slice(&output.stdout).map_err(BenchError::failed)?;
     let tokens = report["counters"]["tokens_generated"].as_f64().zip(report["seconds"].as_f64());
@@ -144,27 +145,13 @@ fn slots(work: Work) -> String {
     (CLIENTS * work.group).to_string()
 }
 
-/// A server that ends with this.
-struct Server {
-    child: Child,
-    address: String,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// `doorbell serve` under the clients.
 fn served(program: &Path, work: Work, streams: bool) -> Result<Rate, BenchError> {
     let mut command = Command::new(program);
     command.args(["serve", "--model", "tiny", "--device", work.device, "--listen", "127.0.0.1:0"]);
     command.args(["--slots", &slots(work)]);
-    let mut child = command.stderr(Stdio::piped()).spawn().map_err(BenchError::failed)?;
-    let told = child.stderr.take();
-    let mut server = Server { child, address: String::new() };
+    let mut server = Program::start(command.stderr(Stdio::piped())).map_err(BenchError::failed)?;
+    let told = server.stderr.take();
     let (mut said, mut address) = (String::new(), None);
     // A device may have something to say first.
     for line in told.into_iter().flat_map(|told| BufReader::new(told).lines()) {
@@ -175,12 +162,12 @@ fn served(program: &Path, work: Work, streams: bool) -> Result<Rate, BenchError>
         }
         said += &line;
     }
-    server.address = address.ok_or_else(|| BenchError::failed(format!("serve said: {said}")))?;
+    let address = address.ok_or_else(|| BenchError::failed(format!("serve said: {said}")))?;
     let (next, tokens) = (AtomicUsize::new(0), AtomicU64::new(0));
-    let (began, before) = (Instant::now(), process(server.child.id())?);
+    let (began, before) = (Instant::now(), process(server.id())?);
     let clients: Result<Vec<()>, BenchError> = thread::scope(|scope| {
         let client = || -> Result<(), BenchError> {
-            let mut stream = BufReader::new(TcpStream::connect(&server.address).map_err(BenchError::failed)?);
+            let mut stream = BufReader::new(TcpStream::connect(&address).map_err(BenchError::failed)?);
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= work.requests {
@@ -194,7 +181,7 @@ fn served(program: &Path, work: Work, streams: bool) -> Result<Rate, BenchError>
         joined.map(|ended| ended.unwrap_or_else(|_| Err(BenchError::failed("a client panicked")))).collect()
     });
     clients?;
-    let (seconds, processor) = (began.elapsed().as_secs_f64(), process(server.child.id())? - before);
+    let (seconds, processor) = (began.elapsed().as_secs_f64(), process(server.id())? - before);
     Ok(Rate { tokens: tokens.into_inner() as f64, seconds, processor })
 }
 

@@ -15,6 +15,7 @@ use doorbell_vfio::{Server, VfioUser};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use serde_json::json;
 
+use crate::leftovers::Folder;
 use crate::{BenchError, Section, median, table, verdict};
 
 /// Bytes of a message that reads a register, and of its reply.
@@ -131,7 +132,7 @@ fn sleep(event: &OwnedFd) -> Result<(), BenchError> {
 
 /// A register of a device that is served, and a DECODE that is slept for.
 fn served(device: impl FunctionMemory + Send, rounds: usize) -> Result<(f64, f64), BenchError> {
-    let folder = tempfile::tempdir().map_err(BenchError::failed)?;
+    let folder = Folder::new()?;
     let socket = folder.path().join("socket");
     let mut server = Server::new(device, std::slice::from_ref(&socket)).map_err(BenchError::failed)?;
     let stop = AtomicBool::new(false);

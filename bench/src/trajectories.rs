@@ -16,6 +16,7 @@ use doorbell_runtime::trajectory::{
 use serde_json::json;
 
 use crate::BenchError;
+use crate::leftovers::Folder;
 use crate::{Section, median, table};
 
 /// Rollouts on their way to disk at a time.
@@ -46,7 +47,7 @@ pub fn stored(quick: bool) -> Result<Section, BenchError> {
     for _ in 0..repeats {
         for (row, &(sync, tokens)) in cases.iter().enumerate() {
             // Beside the work: a temporary directory often is no disk.
-            let directory = tempfile::tempdir_in(".").map_err(|error| {
+            let directory = Folder::new_in(Path::new(".")).map_err(|error| {
                 BenchError::input(format!(
                     "cannot make a directory here: {error}; run it where files can be written"
                 ))

@@ -1,6 +1,8 @@
 //! The files and directories of a command line: each is of the kind that its argument takes, and no output replaces a file that is read.
 
 use std::fs::{self, Metadata};
+#[cfg(feature = "lm")]
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -90,6 +92,28 @@ fn shown(arg: &Arg) -> String {
     }
 }
 
+/// Bytes of a text on standard input at most: more than any model takes.
+#[cfg(feature = "lm")]
+const STANDARD: u64 = 16 << 20;
+
+/// The text on standard input; `what` names it in the error.
+#[cfg(feature = "lm")]
+pub fn standard(what: &str) -> Result<String, Failure> {
+    text_of(std::io::stdin().lock(), STANDARD)
+        .map_err(|why| Failure::input(format!("cannot read {what} from standard input: {why}")))
+}
+
+/// A text of at most so many bytes.
+#[cfg(feature = "lm")]
+fn text_of(reader: impl Read, most: u64) -> Result<String, String> {
+    let mut bytes = vec![];
+    reader.take(most + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > most {
+        return Err(format!("it has more than {most} bytes; give a shorter text"));
+    }
+    String::from_utf8(bytes).map_err(|error| format!("it is no text: {error}"))
+}
+
 /// The text of a file; `what` names it in the error. A device is refused, as its text may never end.
 #[cfg(feature = "lm")]
 pub fn text(what: &str, path: &Path) -> Result<String, Failure> {
@@ -147,6 +171,16 @@ fn of_directory(path: &Path, inputs: &mut Vec<FileId>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What never ends is not read to its end.
+    #[cfg(feature = "lm")]
+    #[test]
+    fn a_text_without_end_is_refused() {
+        let told = text_of(std::io::repeat(b'a'), 100).unwrap_err();
+        assert_eq!(told, "it has more than 100 bytes; give a shorter text");
+        assert_eq!(text_of(&[b'a'; 100][..], 100).unwrap().len(), 100);
+        assert!(text_of(&b"\xff"[..], 100).unwrap_err().starts_with("it is no text: "));
+    }
 
     /// The kind of a path is told by a name that people see, so a new name has to be known here.
     #[test]

@@ -15,6 +15,8 @@ mod help;
 mod inputs;
 #[cfg(not(feature = "full"))]
 mod left_out;
+#[cfg(any(feature = "runtime", feature = "vfio"))]
+mod lines;
 #[cfg(all(feature = "lm", feature = "rtl"))]
 mod lockstep;
 #[cfg(feature = "lm")]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 #[cfg(feature = "serve")]
 use doorbell_checkpoint::import_update;
 use doorbell_checkpoint::text::Text;
-use doorbell_checkpoint::{Imported, import};
+use doorbell_checkpoint::{IMPORTER, Imported, import};
 use doorbell_devices::Kind;
 #[cfg(feature = "serve")]
 use doorbell_lm::Shape;
@@ -130,7 +130,7 @@ fn locate(model: &str) -> Result<(PathBuf, Option<PathBuf>), Failure> {
     if !file.is_file() {
         return Err(Failure::input(format!("the model {model} is not here: {}", fetch(&source))));
     }
-    let kept = file.with_file_name(format!("{model}.image"));
+    let kept = file.with_file_name(format!("{model}-{IMPORTER}.image"));
     Ok((file, Some(kept)))
 }
 
@@ -142,8 +142,8 @@ pub fn image(model: &str) -> Result<Image, Failure> {
     let (path, kept) = locate(model)?;
     let _busy = Busy::new(format!("reading the model {model}"));
     if let Some(kept) = kept.as_ref().filter(|kept| newer(kept, &path)) {
-        // One of another version, of an importer before this one, or damaged, is made anew.
-        if let Some(image) = Image::read(kept).ok().filter(|image| image.about.special.is_some()) {
+        // One of another version of the format, or damaged, is made anew.
+        if let Ok(image) = Image::read(kept) {
             return Ok(image);
         }
     }
@@ -154,6 +154,11 @@ pub fn image(model: &str) -> Result<Image, Failure> {
     if let Some(kept) = kept {
         // Best effort: without it the next start takes a few seconds longer.
         let _ = keep(&kept, &image);
+        // Nobody reads what earlier importers made, the first of which had no number.
+        let numbered = (1..IMPORTER).map(|importer| format!("{model}-{importer}.image"));
+        for older in numbered.chain([format!("{model}.image")]) {
+            let _ = fs::remove_file(kept.with_file_name(older));
+        }
     }
     Ok(image)
 }

@@ -105,6 +105,11 @@ pub fn json(value: &Value) -> String {
     json_shown(&(serde_json::to_string_pretty(&value).unwrap_or_default() + "\n"))
 }
 
+/// A path as JSON has it, which is text. serde would panic at one that is not UTF-8.
+pub fn path(path: &Path) -> String {
+    path.display().to_string()
+}
+
 /// JSON for a terminal: the format lets C1 and DEL stand in strings as they are.
 fn json_shown(text: &str) -> String {
     escaped(text, &['\n', '\t'], |letter| format!("\\u{:04x}", u32::from(letter)))
@@ -145,6 +150,14 @@ pub fn shows_progress() -> bool {
 
 /// Why an output is refused that is an input.
 const READ: &str = "this command reads that file; give another";
+/// Why an output is refused that would be a file of this name, where users mean standard output.
+const STANDARD: &str =
+    "only JSON and traces can go to standard output ('-'); give a file, or ./- for one of that name";
+
+/// What stands for standard output.
+fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
 
 /// A regular file, by device and inode.
 type FileId = (u64, u64);
@@ -197,6 +210,9 @@ impl Output {
         let refused =
             |why: &dyn Display| Failure::input(format!("cannot write {what} {}: {why}", path.display()));
         let advice = |error: io::Error| refused(&format!("{error}; give a path that can be written"));
+        if is_standard(path) {
+            return Err(refused(&STANDARD));
+        }
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(advice)?;
         let taken = Taken::new(&file.metadata().map_err(advice)?).map_err(|why| refused(&why))?;
         // A link to a file that was not there stays as it was.
@@ -284,15 +300,15 @@ impl Drop for Output {
     }
 }
 
-/// Refuses an output that another writer opens, if this command reads that file; `what` names it in the error.
+/// Refuses an output that another writer opens, if it is standard output or a file that this command reads; `what` names it in the error.
 #[cfg(feature = "parquet")]
-pub fn refuse_input(what: &str, path: &Path) -> Result<(), Failure> {
-    match fs::metadata(path) {
-        Ok(metadata) if inputs::has(&metadata) => {
-            Err(Failure::input(format!("cannot write {what} {}: {}", path.display(), READ)))
-        }
-        _ => Ok(()),
-    }
+pub fn check(what: &str, path: &Path) -> Result<(), Failure> {
+    let problem = match fs::metadata(path) {
+        _ if is_standard(path) => STANDARD,
+        Ok(metadata) if inputs::has(&metadata) => READ,
+        _ => return Ok(()),
+    };
+    Err(Failure::input(format!("cannot write {what} {}: {problem}", path.display())))
 }
 
 /// Where JSON goes that the user may want on standard output: `-` is that.
@@ -307,7 +323,7 @@ pub enum Sink {
 impl Sink {
     /// Opens `path`, or standard output for `-`.
     pub fn open(what: &str, path: &Path) -> Result<Sink, Failure> {
-        if path == Path::new("-") { Ok(Sink::Standard) } else { Output::open(what, path).map(Sink::File) }
+        if is_standard(path) { Ok(Sink::Standard) } else { Output::open(what, path).map(Sink::File) }
     }
 
     /// Writes all of it.
@@ -357,6 +373,9 @@ impl Recording {
         let refused =
             |why: &dyn Display| Failure::input(format!("cannot write waveform {}: {why}", path.display()));
         let advice = |error: io::Error| refused(&format!("{error}; give a path that can be written"));
+        if is_standard(path) {
+            return Err(refused(&STANDARD));
+        }
         let (target, taken) = match fs::metadata(path) {
             Ok(metadata) if metadata.is_file() => {
                 // It must be writable itself: a rename asks only for the directory.
@@ -382,6 +401,9 @@ impl Recording {
         hidden.push(name);
         hidden.push(format!(".{}.partial", std::process::id()));
         let partial = target.with_file_name(&hidden);
+        if partial.to_str().is_none() {
+            return Err(refused(&"the simulator takes only paths in UTF-8; give another"));
+        }
         OpenOptions::new().write(true).create_new(true).open(&partial).map_err(advice)?;
         Ok(Recording { target, partial, disk: FullDisk::watch(), _taken: taken })
     }

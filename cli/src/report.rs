@@ -229,12 +229,12 @@ impl Report<'_> {
             })).collect::<Vec<Value>>(),
             "waveform": self.waveform.as_ref().map(|waveform| json!({
                 "device": waveform.device,
-                "file": waveform.path,
+                "file": output::path(&waveform.path),
                 "first_cycle": waveform.recorded.as_ref().ok().map(|recorded| recorded.cycles.start),
                 "last_cycle": waveform.recorded.as_ref().ok().map(|recorded| recorded.cycles.end),
                 "divergence_after_cycle": place(waveform).map(|place| place.start),
                 "divergence_cycle": place(waveform).map(|place| place.end),
-                "save_file": waveform.recorded.as_ref().ok().and_then(|recorded| recorded.save.as_ref().ok()),
+                "save_file": waveform.recorded.as_ref().ok().and_then(|recorded| recorded.save.as_deref().ok()).map(output::path),
                 "problem": waveform.recorded.as_ref().err(),
             })),
             "fault": self.fault.as_ref().map(|fault| json!({

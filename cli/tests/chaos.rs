@@ -76,6 +76,9 @@ fn seeds_run_side_by_side() {
 #[case("compare --chaos 1 --chaos-rounds 0", "0 is not in 1..")]
 #[case("compare --chaos 1 --chaos-round 4294967295", "4294967295 is not in 0..65536")]
 #[case("compare --chaos 1 --chaos-descriptors 0", "0 is not in 1..")]
+#[case("compare --chaos 1 --chaos-descriptors 18446744073709551615", "is not in 1..=1000000000")]
+#[case("compare --chaos 1 --chaos-jobs 1025", "1025 is not in 1..=1024")]
+#[case("compare --chaos 1 --devices model,model", "--devices names model twice")]
 fn bad_usage_is_told(#[case] arguments: &str, #[case] message: &str) {
     let directory = tempdir().unwrap();
     let run = doorbell(directory.path(), arguments);

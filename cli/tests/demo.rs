@@ -137,6 +137,15 @@ fn a_recording_stands_beside_the_devices() {
     assert!(errors.contains("another story: model tiny, seed 0"), "{errors}");
 }
 
+/// A story without a token would be identical everywhere.
+#[test]
+fn a_story_has_a_token() {
+    let directory = tempdir().unwrap();
+    let (code, text, errors) = run(directory.path(), &["demo", "--devices", "model,model", "--tokens", "0"]);
+    assert_eq!((code, text.as_str()), (2, ""));
+    assert!(errors.contains("invalid value '0' for '--tokens <N>'"), "{errors}");
+}
+
 /// A device that failed is part of a recording.
 #[test]
 fn a_recording_of_a_device_that_failed_names_it() {

@@ -241,7 +241,14 @@ fn a_chat_template_cannot_take_the_machine() {
     "generate --model micro --temperature 0.001 hello",
     "error: --temperature is 0.001; it must be 0, or 0.006 to 1000000"
 )]
-#[case::threads("generate --model micro --threads 0 hello", "error: --threads is 0; it must be at least 1")]
+#[case::threads(
+    "generate --model micro --threads 0 hello",
+    "error: invalid value '0' for '--threads <N>': 0 is not in 1..=1024"
+)]
+#[case::too_many_threads(
+    "generate --model micro --threads 100000 hello",
+    "error: invalid value '100000' for '--threads <N>': 100000 is not in 1..=1024"
+)]
 #[case::no_model("model info bad", "error: bad: not a GGUF file that can be read: ")]
 #[case::no_source(
     "model import nothing -o out",
@@ -261,6 +268,52 @@ fn bad_input_is_told_with_code_2(#[case] arguments: &str, #[case] problem: &str)
     assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
     assert!(run.stderr.starts_with(problem), "{}", run.stderr);
     assert!(!directory.path().join("out").exists());
+}
+
+/// A prompt on standard input that never ends is refused.
+#[test]
+fn a_prompt_without_end_is_refused() {
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("doorbell"));
+    command.args(["generate", "--model", "micro", "-"]).stdin(fs::File::open("/dev/zero").unwrap());
+    let output = command.output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    let expected = "error: cannot read the prompt from standard input: it has more than 16777216 bytes; give a shorter text\n";
+    assert_eq!(told, expected);
+}
+
+/// What an earlier importer made of a model is not taken for what this one makes.
+#[test]
+fn an_image_of_another_importer_is_not_taken() {
+    let directory = tempdir().unwrap();
+    let models = directory.path().join("doorbell/models");
+    let file = doorbell_setup::model::Source::named("smollm2").unwrap().file(&models);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, "no model at all").unwrap();
+    let hour = std::time::Duration::from_secs(3600);
+    let published = fs::File::options().write(true).open(&file).unwrap();
+    published.set_modified(std::time::SystemTime::now() - hour).unwrap();
+    let mut image = doorbell_lm::micro();
+    image.about.special = Some(Default::default());
+    let image = image.to_bytes();
+    let info = || {
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("doorbell"));
+        let output =
+            command.args(["model", "info", "smollm2"]).env("XDG_CACHE_HOME", directory.path()).output();
+        output.unwrap()
+    };
+    for older in ["smollm2.image", "smollm2-2.image"] {
+        fs::write(file.with_file_name(older), &image).unwrap();
+        let output = info();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{older}: {told}");
+        assert!(told.contains("not a GGUF file that can be read"), "{older}: {told}");
+    }
+    let own = format!("smollm2-{}.image", doorbell_checkpoint::IMPORTER);
+    fs::write(file.with_file_name(own), &image).unwrap();
+    let output = info();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("micro"));
 }
 
 /// Rollouts of a language model on devices, held to the oracle; what is planted is told.

@@ -3,13 +3,18 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use common::{Run, doorbell};
 use doorbell_contract::HwNicEntry;
 use doorbell_nic::store::{Store, body};
+use rstest::rstest;
 use serde_json::Value;
 
 /// A collector in a process of its own, and its address. It ends with the test.
@@ -187,4 +192,102 @@ fn the_bench_carries_every_entry_to_a_collector_that_is_killed() {
     );
     let rows: Vec<&str> = stderr.lines().filter(|line| line.starts_with('|')).skip(2).collect();
     assert!(rows.iter().filter(|row| row.contains("modelled")).count() >= 14, "{stderr}");
+}
+
+/// Clients that are refused, by the hundred, cause a few lines, of which one says how many were left out.
+#[test]
+fn a_flood_of_refused_clients_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_doorbell"))
+        .current_dir(directory.path())
+        .args(["--quiet", "nic", "collect", "--store", "collected", "--listen", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut first = String::new();
+    out.read_line(&mut first).unwrap();
+    let address = first.trim().rsplit_once(' ').unwrap().1.to_owned();
+    let mut collector = Collecting(child, address);
+    for _ in 0..200 {
+        let mut client = TcpStream::connect(&collector.1).unwrap();
+        // Nothing of this is a frame; the collector hangs up.
+        client.write_all(&[0x55; 256]).unwrap();
+        let _ = client.read_to_end(&mut vec![]);
+    }
+    let pid = collector.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let mut told = String::new();
+    collector.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    let mut summary = String::new();
+    out.read_to_string(&mut summary).unwrap();
+    assert!(summary.contains("; 200 connections were refused"), "{summary}");
+    assert!((1..60).contains(&told.lines().count()), "{} lines", told.lines().count());
+    assert!(told.lines().all(|line| line.contains("was ended")), "{told}");
+}
+
+/// Processes that have `word` in their command line, and that have not ended.
+fn running(word: &str) -> Vec<u32> {
+    let ids = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let has = |id: &u32| {
+        let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(word)
+    };
+    ids.filter(has).collect()
+}
+
+/// A signal that ends a bench ends the programs that it started, and removes what it had made.
+#[rstest]
+#[case::nic("nic", "TERM", 15, true)]
+#[case::nic_by_hand("nic", "INT", 2, true)]
+#[case::serve("serve", "TERM", 15, true)]
+#[case::trajectories("trajectories", "TERM", 15, false)]
+fn a_bench_that_a_signal_ends_leaves_nothing(
+    #[case] what: &str,
+    #[case] name: &str,
+    #[case] signal: i32,
+    #[case] has_programs: bool,
+) {
+    if what == "serve" && !cfg!(feature = "serve") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let word = directory.path().to_str().unwrap();
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_doorbell"))
+        .args(["bench", what])
+        .current_dir(word)
+        .env("TMPDIR", word)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let since = Instant::now();
+    let wait = |what: &str, is: &dyn Fn() -> bool| {
+        while !is() {
+            assert!(since.elapsed() < Duration::from_secs(60), "{what}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let is_empty = || std::fs::read_dir(word).unwrap().next().is_none();
+    wait("nothing is made", &|| !is_empty() && (!has_programs || !running(word).is_empty()));
+    let pid = bench.id().to_string();
+    assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    let status = bench.wait().unwrap();
+    assert_eq!(status.signal(), Some(signal), "{status}");
+    wait("a program goes on", &|| running(word).is_empty());
+    assert!(is_empty(), "{:?}", std::fs::read_dir(word).unwrap().collect::<Vec<_>>());
+}
+
+/// A place for temporary files that is not there is told by the variable that names it.
+#[test]
+fn a_missing_place_for_temporary_files_is_told() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_doorbell"));
+    let output = command.args(["bench", "nic", "--quick"]).env("TMPDIR", "/nonexistent").output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    let expected = "error: cannot make a folder in /nonexistent: entity not found; set TMPDIR to a directory that can be written\n";
+    assert!(told.ends_with(expected), "{told}");
 }

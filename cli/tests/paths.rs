@@ -3,9 +3,12 @@
 
 mod common;
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
 use assert_cmd::cargo::CommandCargoExt;
 use common::doorbell;
@@ -50,6 +53,107 @@ fn a_directory_is_no_file(#[case] arguments: &str, #[case] arg: &str) {
     let run = doorbell(directory.path(), arguments);
     let told = format!("error: {arg} d: it is a directory; give a file\n");
     assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (2, "", told.as_str()));
+}
+
+/// Runs `doorbell` in `directory`; each '@' stands for a byte that is in no text in UTF-8.
+fn with_bytes(directory: &Path, arguments: &str) -> Output {
+    let mut command = Command::cargo_bin("doorbell").unwrap();
+    command.args(arguments.split_whitespace().map(named)).current_dir(directory).output().unwrap()
+}
+
+fn named(word: &str) -> OsString {
+    OsString::from_vec(word.bytes().map(|byte| if byte == b'@' { 0xFF } else { byte }).collect())
+}
+
+/// A path that is no UTF-8 is a path like any other: what it names is read and written, and JSON says it with U+FFFD in the place of the bytes.
+#[rstest]
+#[case("run --limit 2 --store x@ --json -")]
+#[case("run --limit 2 --store x@ --perfetto y@ --json z@")]
+#[case("run --limit 2 --trace trace@ --json -")]
+#[case("run --model micro --max-tokens 2 --prompts prompts@ --json -")]
+#[case("trajectories info log@ --json")]
+#[case("trajectories verify log@ --json")]
+#[case("trajectories show log@ --json")]
+#[case("trajectories export log@ --parquet x@ --json")]
+#[case("model import micro -o x@ --json")]
+#[case("model judge micro text@ --tokens 20 --max-divergence 99 --max-change 1 --json")]
+#[case("compare --devices model,model --limit 2 --trace trace@ --json -")]
+#[case("compare --devices model,model --limit 2 --json x@")]
+#[case("wave --png x@ --out x.fst --json")]
+#[case("demo --devices model --tokens 1 --json x@ --svg y@")]
+#[case("trace info trace@ --json")]
+#[case("nic show log@ --json")]
+#[case("bench cow --quick --trace trace@ --json -")]
+fn a_path_may_have_any_bytes(#[case] arguments: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(named(name));
+    let head = doorbell(directory.path(), "trace head -n 3");
+    fs::write(at("trace@"), head.stdout).unwrap();
+    fs::write(at("prompts@"), "{\"prompt\":\"hello\"}\n").unwrap();
+    fs::write(at("text@"), "some text of some words, ".repeat(9)).unwrap();
+    if arguments.contains("log@") {
+        assert!(with_bytes(directory.path(), "run --limit 2 --store log@").status.success());
+    }
+    let run = with_bytes(directory.path(), arguments);
+    let told = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(0), "{told}");
+    let json = String::from_utf8(run.stdout).expect("JSON is text");
+    if arguments.ends_with("--json") || arguments.ends_with('-') {
+        serde_json::from_str::<serde_json::Value>(&json).unwrap_or_else(|error| panic!("{error}: {json}"));
+    }
+    // Those whose JSON names what they wrote, or read.
+    let names_it = ["--store x@ --json", "--prompts", "--parquet", "import", "wave"];
+    let names_it = names_it.iter().any(|word| arguments.contains(word));
+    assert!(!names_it || json.contains('\u{fffd}'), "{json}");
+}
+
+/// The simulator takes no such path, which is told before anything is simulated.
+#[rstest]
+#[case("wave --out x@")]
+#[case("wave --out x@ --json")]
+#[case("wave --png x@")]
+#[case("compare --devices model,rtl --limit 2 --wave x@ --json -")]
+#[case("vfio-user --socket s --stop DOORBELL --wave x@")]
+fn a_waveform_has_a_path_in_utf_8(#[case] arguments: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let run = with_bytes(directory.path(), arguments);
+    let told = String::from_utf8_lossy(&run.stderr);
+    assert_eq!((run.status.code(), run.stdout.as_slice()), (Some(2), &b""[..]), "{told}");
+    assert!(told.starts_with("error: cannot write waveform x\u{fffd}"), "{told}");
+    assert!(told.ends_with(": the simulator takes only paths in UTF-8; give another\n"), "{told}");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "something is left behind");
+}
+
+/// Where '-' is not standard output, no file of this name is made.
+#[rstest]
+#[case("run --limit 1 --perfetto -")]
+#[case("compare --devices model,rtl --limit 1 --wave -")]
+#[case("wave --out -")]
+#[case("wave --png -")]
+#[case("wave --png x.png --out -")]
+#[case("report --devices model --limit 1 --out -")]
+#[case("trajectories export log --parquet -")]
+#[case("model import micro --output -")]
+#[case("demo --devices model --tokens 1 --svg -")]
+#[case("demo --devices model --tokens 1 --svg-dark -")]
+#[case("bench policies --quick --svg -")]
+#[case("vfio-user --socket s --stop DOORBELL --wave -")]
+fn standard_output_takes_json_and_traces(#[case] arguments: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let run = doorbell(directory.path(), arguments);
+    let advice = " -: only JSON and traces can go to standard output ('-'); give a file, or ./- for one of that name\n";
+    assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
+    assert!(run.stderr.starts_with("error: cannot write "), "{}", run.stderr);
+    assert!(run.stderr.ends_with(advice), "{}", run.stderr);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "something is left behind");
+}
+
+#[test]
+fn a_file_may_have_the_name_of_standard_output() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = doorbell(directory.path(), "model import micro --output ./-");
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(directory.path().join("-").is_file());
 }
 
 /// A name of the command that may also be a file's.

@@ -235,3 +235,12 @@ fn a_full_disk_under_a_waveform_leaves_the_report() {
         "{recorded} recorded, {refused} refused, {full} of them full"
     );
 }
+
+/// No build gives the RTL more workers than it can have, so none is advised.
+#[test]
+fn more_workers_than_the_rtl_can_have_are_told() {
+    let directory = tempdir().unwrap();
+    let run = doorbell(directory.path(), "compare --devices model,rtl --workers 17");
+    assert_eq!((run.code, run.stdout.as_str()), (3, ""), "{}", run.stderr);
+    assert!(run.stderr.ends_with(": it takes at most 16; give fewer\n"), "{}", run.stderr);
+}

@@ -84,10 +84,7 @@ fn r6_trajectories_depend_on_the_trace_alone(#[case] other: &str) {
 /// Whoever scores, and wherever: the same trajectories, but for who that was.
 #[rstest]
 #[case::digest("--reward-threshold 0.3 --eos 0.003", false)]
-#[case::ranges(
-    "--reward-model ranges --reward-ranges 0..9999+120000..131071+7..6 --reward-threshold 4",
-    false
-)]
+#[case::ranges("--reward-model ranges --reward-ranges 0..9999+120000..131071 --reward-threshold 4", false)]
 #[case::groups("--group 4 --judge-group", true)]
 fn host_and_device_score_alike(#[case] args: &str, #[case] groups: bool) {
     let directory = tempfile::tempdir().unwrap();
@@ -452,7 +449,9 @@ fn a_perfetto_trace_is_json() {
 #[case("--group 4096 --slots 4096 --kv-blocks 64", 2, "give at least ")]
 #[case("--inject-judge mood:1%", 2, "there are panic:SHARE, error:SHARE and hang:JUDGE")]
 #[case("--judges 0 --judge-deadline 5", 2, "give at least 1 judge")]
-#[case("--kv-blocks 0", 2, "blocks is 0")]
+#[case("--kv-blocks 0", 2, "0 is not in 1..=16777216")]
+#[case("--kv-blocks 4294967295", 2, "4294967295 is not in 1..=16777216")]
+#[case("--model micro --swap-blocks 4294967295", 2, "4294967295 is not in 0..=16777216")]
 #[case("--rules /nowhere/rules.toml", 2, "/nowhere/rules.toml")]
 #[case("--store /proc/nowhere", 2, "/proc/nowhere")]
 #[case("--depth 3", 2, "sq_depth")]
@@ -477,6 +476,11 @@ fn a_perfetto_trace_is_json() {
 #[case("--reward device --reward-ranges 1..2", 2, "and the model is digest")]
 #[case("--reward device --reward-model ranges", 2, "give --reward-ranges, as 0..999")]
 #[case("--reward device --reward-model ranges --reward-ranges 7", 2, "'7' is no range of tokens")]
+#[case(
+    "--reward-model ranges --reward-ranges 0..9+5..2",
+    2,
+    "'5..2' holds no token: the last is below the first"
+)]
 #[case("--rules r.toml --reward-model ranges --reward-ranges 1..2", 2, "give one of them")]
 #[case("--reward device --reward-queue --queues 9", 2, "give at most --queues 8")]
 #[case("--reward-threshold 40000", 2, "below 32768")]
@@ -505,7 +509,6 @@ fn bad_usage_is_told(#[case] args: &str, #[case] code: i32, #[case] expected: &s
 #[case::address("--listen TAKEN", "cannot serve metrics at ")]
 #[case::collector("--nic 127.0.0.1:1", "no collector at 127.0.0.1:1")]
 #[case::credits("--credits 0", "credits is 0")]
-#[case::swap("--model micro --swap-blocks 4294967295", "")]
 fn a_run_that_does_not_begin_leaves_nothing(#[case] args: &str, #[case] what: &str) {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);

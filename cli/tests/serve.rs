@@ -98,6 +98,23 @@ fn a_signal_ends_it_in_order(#[case] signal: &str, #[case] code: i32) {
     assert_eq!(rest, "");
 }
 
+/// Address and seed are results: without them nobody finds the server, or draws the same again.
+#[test]
+fn a_quiet_server_says_where_it_is_and_what_it_draws_by() {
+    let mut command = Command::new(cargo_bin("doorbell"));
+    command.args("--quiet serve --model micro --listen 127.0.0.1:0".split(' ')).stdout(Stdio::null());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut told = BufReader::new(child.stderr.take().unwrap());
+    thread::spawn(move || {
+        thread::sleep(Duration::from_secs(20));
+        let _ = child.kill();
+        let _ = child.wait();
+    });
+    told.read_line(&mut line).unwrap();
+    assert!(line.starts_with("micro on model, seed ") && line.contains(": http://127.0.0.1:"), "{line}");
+}
+
 /// The same request draws the same tokens on every device.
 #[cfg(feature = "rtl")]
 #[test]
@@ -243,6 +260,8 @@ fn a_second_signal_ends_it_at_once() {
 #[case("--listen nowhere --max-prompt 0", 2, "--max-prompt is 0")]
 #[case("--listen nowhere --max-answer 100000", 2, "--max-answer is 100000, and the model takes 512 tokens")]
 #[case("--listen nowhere --max-prompt 512", 2, "give 1 to 511")]
+#[case("--listen nowhere --request-timeout 86401", 2, "86401 is not in 1..=86400")]
+#[case("--listen nowhere --kv-blocks 4294967294", 2, "4294967294 is not in 1..=16777216")]
 #[case("--listen nowhere --api-key ", 2, "--api-key is no key")]
 #[case("--listen nowhere --api-key k\u{e9}y", 2, "--api-key is no key")]
 fn what_cannot_be_served_is_told(#[case] arguments: &str, #[case] code: i32, #[case] expected: &str) {

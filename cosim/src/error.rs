@@ -5,6 +5,9 @@ use doorbell_host::DeviceError;
 use crate::bridge::ffi;
 use crate::platform::NAME;
 
+/// Workers that the RTL can be built with.
+const MOST_WORKERS: u32 = 16;
+
 /// A failure of the simulated device or of its surroundings. A device that failed is done: every later use of it
 /// returns the same failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,8 +33,9 @@ pub enum CosimError {
     },
     /// No RTL with enough workers was built.
     #[error(
-        "no RTL with {wanted} workers was built, only with {}: add it to DOORBELL_RTL_WORKERS (1 to 16) and build again",
-        join(built)
+        "no RTL with {wanted} workers was built, only with {}: {}",
+        join(built),
+        if *wanted > MOST_WORKERS { "it takes at most 16; give fewer" } else { "add it to DOORBELL_RTL_WORKERS and build again" }
     )]
     NotBuilt {
         /// Workers asked for.

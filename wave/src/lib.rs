@@ -5,7 +5,7 @@ mod save;
 
 use std::path::Path;
 
-pub use save::{Base, Row, Save, Trace};
+pub use save::{Base, Row, Save, Trace, files};
 
 /// The signals of the instance `scope` in `waveform`, by their full names, as GTKWave's save files have them; none where there is no
 /// such instance.

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use doorbell_wave::Save;
+use doorbell_wave::{Save, files};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 
 fn draw(save: &str, waveform: &str, png: &str, span: Option<(u64, u64)>) -> Result<(), String> {
     let text = std::fs::read_to_string(save).map_err(|error| format!("cannot read {save}: {error}"))?;
-    let save = Save::parse(&text, Path::new(".")).map_err(|problem| format!("{save}: {problem}"))?;
+    let save = Save::parse(&text, &files(Path::new("."))).map_err(|problem| format!("{save}: {problem}"))?;
     let picture = doorbell_wave::draw(&save, Path::new(waveform), span)?;
     std::fs::write(png, picture).map_err(|error| format!("cannot write {png}: {error}"))
 }

@@ -206,6 +206,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::files;
 
     const VCD: &str = "$timescale 1ns $end\n$scope module top $end\n$var wire 1 ! a $end\n$var wire 8 # b [7:0] $end\n\
                        $upscope $end\n$enddefinitions $end\n#0\n0!\nb0 #\n#10\n1!\n#20\n0!\nb1010 #\n#30\nb1011 #\n";
@@ -216,7 +217,7 @@ mod tests {
 
     fn drawn(traces: &str) -> Result<Picture, String> {
         let save = format!("[timestart] 0\n[size] 400 0\n[signals_width] 100\n*0 500\n{traces}");
-        draw(&mut waveform(), &Save::parse(&save, Path::new(".")).unwrap(), None)
+        draw(&mut waveform(), &Save::parse(&save, &files(Path::new("."))).unwrap(), None)
     }
 
     fn color(picture: &Picture, x: usize, y: usize) -> &[u8] {
@@ -246,7 +247,7 @@ mod tests {
             &signals(&waveform()),
             &Trace {
                 parts: vec![("top.b[7:0]".into(), Some(4)), ("top.b[7:0]".into(), Some(7))],
-                ..match Save::parse("@28\ntop.a\n", Path::new(".")).unwrap().rows.pop().unwrap() {
+                ..match Save::parse("@28\ntop.a\n", &files(Path::new("."))).unwrap().rows.pop().unwrap() {
                     Row::Trace(trace) => trace,
                     Row::Heading(_) => unreachable!("it is a trace"),
                 }
@@ -257,7 +258,8 @@ mod tests {
 
     #[test]
     fn all_of_a_waveform_or_a_span_of_it_fills_the_picture() {
-        let save = Save::parse("[size] 400 0\n[signals_width] 100\n@28\ntop.a\n", Path::new(".")).unwrap();
+        let save =
+            Save::parse("[size] 400 0\n[signals_width] 100\n@28\ntop.a\n", &files(Path::new("."))).unwrap();
         // 30 ns, and 10 ns, in 300 pixels.
         for (span, edges) in [(None, [200, 300]), (Some((5, 25)), [175, 325])] {
             let picture = draw(&mut waveform(), &save, span).unwrap();

@@ -1,6 +1,7 @@
 //! GTKWave's save files, as far as ours go: groups, aliases, single bits, filters, colours, and how numbers are shown.
 
 use std::collections::HashMap;
+use std::fs;
 use std::path::Path;
 
 /// What is shown.
@@ -60,11 +61,11 @@ const GROUP_ENDS: u64 = 0x100_0000;
 const FILTERED: u64 = 0x2000;
 
 impl Save {
-    /// Reads `text`; names of filters are relative to `root`.
+    /// Reads `text`; `read` gives the text of a filter, a file with names of values, by its path in `text`.
     ///
     /// # Errors
-    /// What is wrong, with the line.
-    pub fn parse(text: &str, root: &Path) -> Result<Self, String> {
+    /// What is wrong, with the line; and those of `read`.
+    pub fn parse(text: &str, read: &dyn Fn(&str) -> Result<String, String>) -> Result<Self, String> {
         let mut save = Self { width: 1560, names: 300, ..Self::default() };
         let (mut flags, mut accent, mut filter) = (0, false, HashMap::new());
         for (number, line) in (1..).zip(text.lines().map(str::trim)) {
@@ -85,7 +86,7 @@ impl Save {
                 Some(b'@') => flags = u64::from_str_radix(&line[1..], 16).map_err(|_| wrong("no flags"))?,
                 Some(b'^') => {
                     let path = line.split_once(' ').ok_or_else(|| wrong("no filter"))?.1;
-                    filter = read_filter(&root.join(path))?;
+                    filter = names(&read(path)?);
                 }
                 Some(b'-') => {
                     if flags & GROUP_ENDS == 0 {
@@ -134,13 +135,20 @@ fn trace(line: &str) -> Option<Trace> {
     Some(Trace { name, parts, base: Base::Binary, filter: HashMap::new(), accent: false })
 }
 
-/// Lines of a value and its name.
-fn read_filter(path: &Path) -> Result<HashMap<String, String>, String> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+/// Reads the filters of [`Save::parse`] from files; their paths are relative to `root`.
+pub fn files(root: &Path) -> impl Fn(&str) -> Result<String, String> {
+    let root = root.to_owned();
+    move |path| {
+        let path = root.join(path);
+        fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+    }
+}
+
+/// The names of values: lines of a value and its name.
+fn names(text: &str) -> HashMap<String, String> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let pairs = lines.filter_map(|line| line.split_once(' '));
-    Ok(pairs.map(|(value, name)| (value.to_lowercase(), name.trim().to_owned())).collect())
+    pairs.map(|(value, name)| (value.to_lowercase(), name.trim().to_owned())).collect()
 }
 
 impl Trace {
@@ -169,7 +177,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Save, String> {
-        Save::parse(text, Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap())
+        Save::parse(text, &files(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()))
     }
 
     #[test]

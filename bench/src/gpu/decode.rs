@@ -4,7 +4,7 @@ mod gaps;
 mod gpus;
 mod phases;
 
-use std::io::Write as _;
+use std::fs;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -23,6 +23,7 @@ use self::gaps::Gaps;
 use self::phases::Parts;
 use super::load::Times;
 use crate::decoding::{Decode, DecodeShape};
+use crate::leftovers::{Folder, Program};
 use crate::{BenchError, Section, percent, table, verdict};
 
 /// Times as fast as the rival, and the fraction of the floor, that SmolLM2 is to reach by batch.
@@ -540,20 +541,18 @@ impl Rival {
         let failed = |what: String| BenchError::Input(format!("the rival, `{python}` with torch: {what}"));
         let list: Vec<String> = batches.iter().map(u32::to_string).collect();
         // Torch reads the source of what it compiles, so it has to lie in a file.
-        let mut program = tempfile::Builder::new()
-            .suffix(".py")
-            .tempfile()
+        let folder = Folder::new()?;
+        let program = folder.path().join("rival.py");
+        fs::write(&program, RIVAL)
             .map_err(|error| failed(format!("its program cannot be stored: {error}")))?;
-        program
-            .write_all(RIVAL.as_bytes())
-            .map_err(|error| failed(format!("its program cannot be stored: {error}")))?;
-        let output = Command::new(python)
-            .arg(program.path())
+        let mut command = Command::new(python);
+        command
+            .arg(program)
             .args(["--kinds", "bf16", "--no-prefill", "--batches", &list.join(",")])
             .args(["--context", &context.to_string()])
             .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()
+            .stderr(Stdio::inherit());
+        let output = Program::output(&mut command)
             .map_err(|error| failed(format!("it cannot be started: {error}")))?;
         let text = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() {

@@ -19,6 +19,7 @@ use crate::models;
 #[cfg(feature = "report")]
 use crate::output::Output;
 use crate::output::{self, Sink};
+use crate::signals::before_the_end;
 
 /// Measures throughput. A slow figure never changes the exit code; a descriptor that ends wrongly does.
 #[derive(clap::Args)]
@@ -63,9 +64,9 @@ pub struct Args {
     /// decode: a Python that has torch, which runs the same shape in the same call
     #[arg(long, value_name = "PROGRAM")]
     python: Option<String>,
-    /// decode: threads of the host that compute meanwhile
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    busy: usize,
+    /// decode: threads of the host that compute meanwhile, at most 1024
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
+    busy: u16,
     /// decode: bytes of GPU memory in which keys and values stay between descriptors, 0 for none; the GPU's default when not given
     #[arg(long, value_name = "BYTES")]
     kept_bytes: Option<u64>,
@@ -167,6 +168,7 @@ fn check(args: &Args) -> Result<(), Failure> {
 /// Runs the benches.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     check(&args)?;
+    before_the_end(doorbell_bench::clear)?;
     // Read in any case, so that a bad one is told.
     let (trace, _) = trace::read(args.trace.as_deref())?;
     #[cfg(feature = "report")]
@@ -190,7 +192,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         batches: args.batches,
         contexts: args.contexts,
         python: args.python,
-        busy: args.busy,
+        busy: args.busy.into(),
         kept_bytes: args.kept_bytes,
         ranks: args.ranks,
         gpus: args.gpus.map_or_else(Vec::new, |super::GpuList(gpus)| gpus),

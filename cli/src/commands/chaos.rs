@@ -23,6 +23,8 @@ const STRIDE: u64 = 20;
 pub const SEEDS: u64 = 1 << 32;
 /// Rounds of a seed likewise.
 pub const ROUNDS: u32 = 1 << 16;
+/// Descriptors of a round at most: days of them.
+pub const DESCRIPTORS: u64 = 1_000_000_000;
 
 /// The shapes that seeds take in turn: queue pairs, functions and workers of the RTL.
 pub const SHAPES: [(u8, u8, u32); 4] = [(4, 4, 4), (1, 1, 4), (16, 4, 16), (1, 1, 1)];

@@ -60,11 +60,11 @@ pub struct Args {
     /// Only this round of the seed
     #[arg(long, value_name = "ROUND", requires = "chaos", conflicts_with = "chaos_rounds", value_parser = clap::value_parser!(u32).range(..i64::from(chaos::ROUNDS)))]
     chaos_round: Option<u32>,
-    /// Descriptors of a round, about
-    #[arg(long, value_name = "N", default_value_t = 500, requires = "chaos", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Descriptors of a round, about; at most 1,000,000,000
+    #[arg(long, value_name = "N", default_value_t = 500, requires = "chaos", value_parser = clap::value_parser!(u64).range(1..=chaos::DESCRIPTORS))]
     chaos_descriptors: u64,
-    /// Seeds that run side by side, each on a thread; on the GPU one after the other
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "chaos", value_parser = clap::value_parser!(u16).range(1..))]
+    /// Seeds that run side by side, each on a thread, at most 1024; on the GPU one after the other
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "chaos", value_parser = clap::value_parser!(u16).range(1..=1024))]
     chaos_jobs: u16,
     /// Seeds take four shapes in turn, one queue pair with one worker and with four, four in as many functions, 16 in four
     #[arg(long, requires = "chaos", conflicts_with_all = ["queues", "functions", "workers"])]
@@ -354,6 +354,12 @@ fn run_chaos(args: &Args, seed: u64) -> Result<ExitCode, Failure> {
         if !own.is_empty() && !kind.runs_elsewhere() {
             return Err(Failure::input(format!(
                 "--chaos takes no settings of one device, and '{text}' has some; give --queues, --functions and --workers, for all"
+            )));
+        }
+        // Outcomes are told by the kind. A second device of it would draw the same again.
+        if kinds.contains(&(kind, true)) {
+            return Err(Failure::input(format!(
+                "--devices names {kind} twice, and --chaos would draw the same on both; name it once, and give --chaos-seeds for more draws"
             )));
         }
         kinds.push((kind, true));

@@ -1,6 +1,6 @@
 //! `doorbell generate`.
 
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::busy::Busy;
 use crate::failure::Failure;
+use crate::inputs;
 use crate::models;
 use crate::output;
 use crate::session::{Answer, Ask, Listener, Session};
@@ -21,7 +22,7 @@ use crate::session::{Answer, Ask, Listener, Session};
 /// and temperature give the same text on every machine.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What is asked; '-' is standard input
+    /// What is asked; '-' is standard input, at most 16 MiB
     prompt: String,
     /// A name (`doorbell model list`), an image, a GGUF file or a directory of Hugging Face
     #[arg(long, default_value = models::DEFAULT)]
@@ -55,9 +56,9 @@ pub struct Args {
     /// Go on with the prompt as it stands, not as a chat
     #[arg(long)]
     raw: bool,
-    /// Threads; by default one for each processor
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    /// Threads, at most 1024; by default one for each processor
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
     /// Print the tokens and their log-probabilities instead of text
     #[arg(long)]
     logprobs: bool,
@@ -76,15 +77,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             "--top-p is {top_p} and --min-p is {min_p}; the first must be above 0 and at most 1, the second 0 to 1"
         ))
     })?;
-    if args.threads == Some(0) {
-        return Err(Failure::input("--threads is 0; it must be at least 1"));
-    }
     let mut prompt = args.prompt;
     if prompt == "-" {
-        prompt.clear();
-        io::stdin()
-            .read_to_string(&mut prompt)
-            .map_err(|error| Failure::input(format!("cannot read the prompt: {error}; give a text")))?;
+        prompt = inputs::standard("the prompt")?;
     }
     let image = args.cap.apply(models::image(&args.model)?)?;
     let shape = image.model.shape;
@@ -94,7 +89,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let model = Published::new(image.to_bytes(), &image.about.ends).map_err(Failure::input)?;
     models::fits(&model, kind)?;
     drop(image);
-    let pool = ThreadPoolBuilder::new().num_threads(args.threads.unwrap_or(0)).build();
+    let pool = ThreadPoolBuilder::new().num_threads(args.threads.unwrap_or(0).into()).build();
     let pool = pool.map_err(|error| Failure::input(format!("cannot start threads: {error}")))?;
     let ask = Ask {
         prompt: &prompt,

@@ -94,7 +94,7 @@ fn import(source: &Path, output: &Path, as_json: bool) -> Result<(), Failure> {
     })?;
     file.write(&bytes)?;
     if as_json {
-        let value = json!({ "file": output, "bytes": bytes.len(), "name": image.about.name });
+        let value = json!({ "file": output::path(output), "bytes": bytes.len(), "name": image.about.name });
         return output::print_raw(&output::json(&value));
     }
     output::print(&format!(

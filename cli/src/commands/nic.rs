@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use doorbell_nic::MODELLED;
 use doorbell_nic::collector::{Collector, CollectorOptions};
@@ -13,6 +14,7 @@ use doorbell_runtime::trajectory::log::{Log, LogOptions, Run as LogRun};
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::lines::Lines;
 use crate::output;
 use crate::signals::Signals;
 
@@ -74,6 +76,7 @@ fn collect(listen: &str, store: &Path, options: CollectorOptions) -> Result<Exit
     let address = collector.address().map_err(Failure::input)?;
     output::print(&format!("{MODELLED} NIC: collector listening at {address}\n"))?;
     let handle = collector.handle();
+    let lines = Mutex::new(Lines::new(Instant::now()));
     thread::scope(|scope| {
         scope.spawn(|| {
             while !signals.come() {
@@ -82,7 +85,12 @@ fn collect(listen: &str, store: &Path, options: CollectorOptions) -> Result<Exit
             handle.stop();
         });
         collector.serve(|peer, refusal| {
-            output::tell(format_args!("{MODELLED} NIC: the connection of {peer} was ended: {refusal}"));
+            let before = lines.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
+            if let Some(before) = before {
+                output::tell(format_args!(
+                    "{MODELLED} NIC: the connection of {peer} was ended: {refusal}{before}"
+                ));
+            }
         });
     });
     let collected = handle.collected();

@@ -28,6 +28,8 @@ use crate::output;
 const ARENA: u64 = 1 << 30;
 /// KV blocks at most if nobody says how many.
 const BLOCKS: u64 = 1 << 16;
+/// KV blocks at most, whoever says how many: the positions of them are half a billion.
+const MOST_BLOCKS: i64 = 1 << 24;
 /// Tokens of a KV block.
 const BLOCK_TOKENS: u32 = 32;
 /// Exit codes of a server that a signal ended.
@@ -64,8 +66,8 @@ pub struct Args {
     /// Longest answer, in tokens; by default as long as the model takes, at most 4096
     #[arg(long, value_name = "N")]
     max_answer: Option<u32>,
-    /// Blocks of keys and values, of 32 positions each; by default enough for all slots, at most 1 GiB
-    #[arg(long, value_name = "N")]
+    /// Blocks of keys and values, of 32 positions each, at most 2^24; by default enough for all slots, at most 1 GiB
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_BLOCKS))]
     kv_blocks: Option<u32>,
     /// Keep no keys and values for later requests
     #[arg(long)]
@@ -98,8 +100,8 @@ pub struct Args {
     /// Bytes of a request
     #[arg(long, value_name = "N", default_value_t = 32 << 20)]
     max_body: usize,
-    /// Seconds that a request may take to come, and a client to take more of its answer
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Seconds that a request may take to come, and a client to take more of its answer; at most a day, 86400
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     request_timeout: u64,
     /// Plants a fault, for suites that look for it: docs/lifecycle.md
     #[arg(long, value_name = "NAME", hide = true)]
@@ -166,7 +168,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let seed = told.engine.size().seed;
-        output::note(format_args!("{name} on {}, seed {seed}: http://{address}", told.engine.device()));
+        // A result, so it is told with --quiet too: a port that was free and a seed that was drawn stand nowhere else.
+        output::tell(format_args!("{name} on {}, seed {seed}: http://{address}", told.engine.device()));
         let mut code = INTERRUPTED;
         let over = async {
             code = signalled(&mut interrupt, &mut terminate).await;

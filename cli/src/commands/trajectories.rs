@@ -97,7 +97,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Export { .. } => return Err(crate::left_out::command("trajectories export", "parquet")),
         #[cfg(feature = "parquet")]
         Command::Export { directory, parquet, json } => {
-            output::refuse_input("Parquet", &parquet)?;
+            output::check("Parquet", &parquet)?;
             let write = || export(&directory, &parquet, ExportOptions::default());
             let verified = Busy::during("writing Parquet", write).map_err(|error| match error {
                 ExportError::Log(error) => failure(error),
@@ -105,7 +105,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
             })?;
             if json {
                 let mut value = whole(&verified);
-                value["parquet"] = json!(parquet);
+                value["parquet"] = json!(output::path(&parquet));
                 output::print_raw(&output::json(&value))?;
                 return Ok(end(&verified));
             }

@@ -80,29 +80,30 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Run::of(case, workers, None, Some(Wave { path: recording.path().to_owned(), window: None }))
     })?;
     // How the case went is told whatever becomes of its waveform and picture.
-    let recorded = recording
-        .finish()
-        .and_then(|()| draw(include_str!("../../../tb/wave/descriptor.gtkw"), &out, png, &args));
-    let (file, out, name) = (&out, out.display(), title(case));
+    let recorded = recording.finish();
+    let has_waveform = recorded.is_ok();
+    let written =
+        recorded.and_then(|()| draw(include_str!("../../../tb/wave/descriptor.gtkw"), &out, png, &args));
+    let (name, problem) = (title(case), outcome.err().map(|error| error.to_string()));
     if args.json {
-        let problem = outcome.as_ref().err().map(ToString::to_string);
-        recorded?;
+        let picture = args.png.as_deref().filter(|_| written.is_ok());
         output::print_raw(&output::json(&serde_json::json!({
-            "case": name, "waveform": file, "picture": args.png, "cycles": cycles, "passed": problem.is_none(), "problem": problem,
+            "case": name, "waveform": has_waveform.then(|| output::path(&out)), "picture": picture.map(output::path), "cycles": cycles,
+            "passed": problem.is_none(), "problem": problem,
         })))?;
-        return Ok(if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) });
-    }
-    match outcome {
-        Ok(()) => {
-            recorded?;
-            output::print(&format!("{out}: {cycles} cycles of case '{name}'\n"))?;
-            Ok(ExitCode::SUCCESS)
+    } else if let Some(problem) = &problem {
+        output::tell(format_args!("error: case '{name}' failed: {problem}"));
+        if written.is_ok() {
+            output::tell(format_args!("{} shows it up to the failure", out.display()));
         }
-        Err(error) => {
-            output::tell(format_args!("error: case '{name}' failed: {error}"));
-            match recorded {
-                Ok(()) => output::tell(format_args!("{out} shows it up to the failure")),
-                Err(failure) => output::tell(format_args!("error: {failure}")),
+    } else if written.is_ok() {
+        output::print(&format!("{}: {cycles} cycles of case '{name}'\n", out.display()))?;
+    }
+    match (problem, written) {
+        (None, written) => written.map(|()| ExitCode::SUCCESS),
+        (Some(_), written) => {
+            if let Err(failure) = written {
+                output::tell(format_args!("error: {failure}"));
             }
             Ok(ExitCode::from(DIFFERENT))
         }
@@ -115,6 +116,27 @@ fn span(text: &str) -> Result<(u64, u64), String> {
     parts.filter(|(from, to)| from < to).ok_or_else(|| "expected FROM..TO in ns, as 2500..4000".into())
 }
 
+/// The names of values that the save files use, by the path of their file. They are part of the program: where it runs, the repository may be gone.
+#[cfg(feature = "cosim")]
+fn filter(path: &str) -> Result<String, String> {
+    macro_rules! files {
+        ($($name:literal),*) => { [$((concat!("tb/wave/", $name), include_str!(concat!("../../../tb/wave/", $name)))),*] };
+    }
+    let files = files![
+        "axi_id.txt",
+        "engine_npu_state.txt",
+        "error.txt",
+        "npu_kind.txt",
+        "npu_sequencer_state.txt",
+        "opcode.txt",
+        "register.txt",
+        "status.txt",
+        "worker_state.txt"
+    ];
+    let text = files.iter().find(|(file, _)| *file == path).map(|(_, text)| (*text).to_owned());
+    text.ok_or_else(|| format!("the save file uses {path}, which is not part of this program; report this"))
+}
+
 /// Draws what was recorded, if asked to.
 #[cfg(feature = "cosim")]
 fn draw(
@@ -124,8 +146,7 @@ fn draw(
     args: &Args,
 ) -> Result<(), Failure> {
     let Some(file) = png else { return Ok(()) };
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(std::path::Path::new("."));
-    let save = doorbell_wave::Save::parse(save, root).map_err(Failure::input)?;
+    let save = doorbell_wave::Save::parse(save, &filter).map_err(Failure::input)?;
     let picture = doorbell_wave::draw(&save, waveform, args.span).map_err(Failure::input)?;
     file.write(&picture)
 }
@@ -265,4 +286,23 @@ mod token {
 #[cfg(not(feature = "cosim"))]
 pub fn run(_: Args) -> Result<ExitCode, Failure> {
     Err(Failure::unavailable("rtl is not part of this build; build with the feature 'cosim'"))
+}
+
+#[cfg(all(test, feature = "cosim"))]
+mod tests {
+    use super::*;
+
+    /// Values have their names wherever the program runs.
+    #[test]
+    fn a_picture_has_the_names_of_values_without_the_repository() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for save in
+            [include_str!("../../../tb/wave/descriptor.gtkw"), include_str!("../../../tb/wave/token.gtkw")]
+        {
+            let own = doorbell_wave::Save::parse(save, &filter).unwrap();
+            let read = doorbell_wave::Save::parse(save, &doorbell_wave::files(root)).unwrap();
+            assert!(own == read && !own.rows.is_empty());
+        }
+        assert!(filter("tb/wave/none.txt").unwrap_err().contains("tb/wave/none.txt"));
+    }
 }

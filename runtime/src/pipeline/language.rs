@@ -304,16 +304,24 @@ impl Sequences {
         }
         let swap = match language.swap_blocks {
             0 => None,
-            blocks => Some(Swap {
-                blocks: Arena::new(blocks)?,
+            blocks => {
+                let (length, mut bytes) = (blocks as usize * language.block_bytes as usize, vec![]);
+                if bytes.try_reserve_exact(length).is_err() {
+                    let expected = format!("fewer: this machine does not have {length} bytes for them");
+                    return bad("swap_blocks", blocks.into(), expected);
+                }
                 // Not zeros, for which the system might hand out pages that are not there yet.
-                bytes: vec![0xFF; blocks as usize * language.block_bytes as usize],
-                rows: vec![NOTHING; options.slots as usize * options.longest_table() as usize],
-                row: options.longest_table() as usize,
-                returning: VecDeque::with_capacity(options.slots as usize),
-                count: 0,
-                leaving: vec![0; kv.config().prefixes as usize],
-            }),
+                bytes.resize(length, 0xFF);
+                Some(Swap {
+                    blocks: Arena::new(blocks)?,
+                    bytes,
+                    rows: vec![NOTHING; options.slots as usize * options.longest_table() as usize],
+                    row: options.longest_table() as usize,
+                    returning: VecDeque::with_capacity(options.slots as usize),
+                    count: 0,
+                    leaving: vec![0; kv.config().prefixes as usize],
+                })
+            }
         };
         Ok(Some(Sequences {
             language,

@@ -100,11 +100,9 @@ pub fn export(directory: &Path, path: &Path, options: ExportOptions) -> Result<V
     name.push(".");
     let mut scratch = tempfile::Builder::new();
     scratch.prefix(&name).suffix(".partial");
-    // As any new file: the mask takes away what it should.
-    #[cfg(unix)]
-    scratch.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    // Goes away unless it is renamed.
-    let scratch = scratch.tempfile_in(parent).map_err(|error| io(bare(error)))?;
+    // As any new file, which takes the mask; and without the path in its errors, which nobody knows. It goes away unless it is renamed.
+    let make = |path: &Path| File::options().read(true).write(true).create_new(true).open(path);
+    let scratch = scratch.make_in(parent, make).map_err(io)?;
     // A file that only some may read stays so. It holds prompts and answers.
     match fs::metadata(path) {
         Ok(metadata) => scratch.as_file().set_permissions(metadata.permissions()).map_err(io)?,
@@ -117,12 +115,6 @@ pub fn export(directory: &Path, path: &Path, options: ExportOptions) -> Result<V
     // The file is whole and has its name. A directory that cannot be opened or synced still keeps that, if the machine does not fail soon.
     let _ = File::open(parent).and_then(|directory| directory.sync_all());
     Ok(verified)
-}
-
-/// The error without the path of a file that nobody knows.
-fn bare(error: io::Error) -> io::Error {
-    let inner = error.get_ref().and_then(|error| error.source()?.downcast_ref::<io::Error>());
-    inner.and_then(io::Error::raw_os_error).map_or(error, io::Error::from_raw_os_error)
 }
 
 /// Writes to `file` what is to be called `path`.
@@ -410,7 +402,13 @@ mod tests {
         write_log(&log, 3);
         let missing = directory.path().join("no/such/file");
         let error = export(&log, &missing, ExportOptions::default()).unwrap_err();
-        assert!(matches!(error, ExportError::Io { .. }), "{error}");
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "cannot write {}: No such file or directory (os error 2); give a path that can be written, on a disk with room",
+                missing.display()
+            )
+        );
         // A file of another version ends the log in the middle.
         let files: Vec<_> = fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().path()).collect();
         let first = files.iter().find(|path| path.extension().is_some()).unwrap();

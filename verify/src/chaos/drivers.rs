@@ -236,7 +236,7 @@ impl World {
             .map(|at| self.host_with_driver(at, shared))
             .collect::<Result<Vec<Host>, Violation>>()?;
         let mut sky = Sky { holds: 0, withholds: false };
-        for _ in 0..20 * descriptors + 1000 {
+        for _ in 0..descriptors.saturating_mul(20).saturating_add(1000) {
             if self.tally.descriptors >= descriptors {
                 break;
             }

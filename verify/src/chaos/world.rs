@@ -258,7 +258,7 @@ impl World {
 
     /// Runs about so many descriptors.
     pub fn run(&mut self, descriptors: u64) -> Result<(), Violation> {
-        let most_steps = 20 * descriptors + 1000;
+        let most_steps = descriptors.saturating_mul(20).saturating_add(1000);
         for _ in 0..most_steps {
             if self.tally.descriptors >= descriptors {
                 break;

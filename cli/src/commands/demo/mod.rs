@@ -51,9 +51,9 @@ pub struct Args {
     /// `doorbell vfio-user --language` serves
     #[arg(long, value_delimiter = ',', value_name = "NAME,NAME")]
     devices: Vec<String>,
-    /// Most tokens of the story
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    tokens: usize,
+    /// Most tokens of the story, at least 1
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    tokens: u32,
     /// How freely tokens are drawn; 0 takes the most likely one each time
     #[arg(long, value_name = "T", default_value_t = 0.7)]
     temperature: f64,
@@ -199,7 +199,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let shape = image.model.shape;
     let text = Text::new(&image.about, shape.vocabulary).map_err(Failure::input)?;
     let prompt = models::prompt(&text, shape.context, &args.prompt, true)?;
-    let most = args.tokens.min(shape.context - prompt.len());
+    let most = (args.tokens as usize).min(shape.context - prompt.len());
     let model = Published::new(image.to_bytes(), &image.about.ends).map_err(Failure::input)?;
     kinds.iter().try_for_each(|&kind| models::fits(&model, kind))?;
     let recorded = args.beside.as_deref().map(|path| Recording::read(path, &args)).transpose()?;

@@ -20,7 +20,7 @@ pub struct Recording {
     seed: u32,
     temperature: f64,
     /// Tokens that were asked for. Older recordings have none.
-    most: Option<usize>,
+    most: Option<u32>,
     /// On what, and when, in a few words.
     #[serde(default)]
     recorded: String,

@@ -41,6 +41,8 @@ use setup::Built;
 
 /// How often progress and the judges' times are shown.
 const TICK: Duration = Duration::from_millis(100);
+/// KV blocks at most: the positions of them are half a billion.
+const MOST_BLOCKS: i64 = 1 << 24;
 /// How long judges may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -84,9 +86,9 @@ pub struct Args {
     /// Most positions of a prompt that one PREFILL computes; 0 is no limit
     #[arg(long, value_name = "TOKENS", default_value_t = 0, requires = "model")]
     prefill_tokens: u32,
-    /// Host memory for swapping, in KV blocks: a rollout that waits at a checkpoint may be swapped out when a request needs blocks, and resumes in other blocks
+    /// Host memory for swapping, in KV blocks, at most 2^24: a rollout that waits at a checkpoint may be swapped out when a request needs blocks, and resumes in other blocks
     /// later; 0 turns this off
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "model")]
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "model", value_parser = clap::value_parser!(u32).range(..=MOST_BLOCKS))]
     swap_blocks: u32,
     /// Hold each trajectory to the oracle before it is stored: tokens, log-probabilities, keys and values (asks for log-probabilities); one that differs is
     /// exit code 1
@@ -179,9 +181,9 @@ pub struct Args {
     /// Ring the doorbell once this many descriptors are ready, while the device still has work
     #[arg(long, value_name = "N", default_value_t = 16)]
     window: usize,
-    /// Blocks of the KV arena, of 32 tokens each; by default what the trace can have in use at a time, within 65,536, and with --model within
+    /// Blocks of the KV arena, of 32 tokens each, at most 2^24; by default what the trace can have in use at a time, within 65,536, and with --model within
     /// 1 GiB
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_BLOCKS))]
     kv_blocks: Option<u32>,
     /// Share equal prompts within a group only, not across requests
     #[arg(long)]

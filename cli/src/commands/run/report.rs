@@ -432,7 +432,7 @@ impl Report<'_> {
                 "found": self.kv.found, "evicted": self.kv.evicted,
             },
             "trajectories": self.stored.map(|stored| json!({
-                "stored": stored.trajectories, "tokens": stored.tokens, "directory": self.args.store,
+                "stored": stored.trajectories, "tokens": stored.tokens, "directory": self.args.store.as_deref().map(output::path),
                 "run": self.run.as_ref().map(|run| run.run), "run_id": self.run.as_ref().map(|run| &run.id),
             })),
             "strict": facts,
@@ -446,7 +446,7 @@ impl Report<'_> {
         value["device_workers"] = workers_json(&self.workers);
         if let Some(model) = &self.args.model {
             value["model"] = json!(model);
-            value["prompts"] = json!(self.args.prompts);
+            value["prompts"] = json!(self.args.prompts.as_deref().map(output::path));
             value["prefill_tokens"] = json!(self.args.prefill_tokens);
             value["kv"]["preempted"] = json!(self.preempted);
             value["oracle"] = json!(self.verdict.as_ref().map(|Verdict { checked, different, first }| {

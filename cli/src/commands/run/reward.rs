@@ -49,9 +49,15 @@ impl From<Model> for RewardModel {
     }
 }
 
-/// Ranges of tokens; boxed, as they are longer than all other options together.
+/// Ranges of tokens, none of them empty, though a device takes empty ones. Boxed, as they are longer than all other options together.
 pub fn ranges(text: &str) -> Result<Box<Ranges>, String> {
-    doorbell_devices::ranges(text).map(Box::new)
+    let ranges = doorbell_devices::ranges(text)?;
+    if let Some((_, part)) = ranges.iter().zip(text.split('+')).find(|((first, last), _)| first > last) {
+        return Err(format!(
+            "'{part}' holds no token: the last is below the first; give the lower one first, as 0..99"
+        ));
+    }
+    Ok(Box::new(ranges))
 }
 
 /// A score, as Q16.16 holds it.

@@ -1,30 +1,18 @@
 //! What the server says of clients that come and go. A flood of connections gives no flood of lines.
 
 use std::fmt::Display;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use doorbell_vfio::Notice;
 
-/// Lines of a function that are said at once.
-const BURST: u32 = 32;
-/// Then one is said each so often. What is left out in between is counted.
-const REST: Duration = Duration::from_secs(10);
+use crate::lines::Lines;
 
 /// The lines of all functions.
 pub struct Log(Vec<Lines>);
 
-/// Those of a function.
-struct Lines {
-    /// How many more may be said at once, as of `since`.
-    left: u32,
-    since: Instant,
-    /// How many were left out since the last one.
-    unsaid: u64,
-}
-
 impl Log {
     pub fn new(functions: usize, now: Instant) -> Log {
-        Log((0..functions).map(|_| Lines { left: BURST, since: now, unsaid: 0 }).collect())
+        Log((0..functions).map(|_| Lines::new(now)).collect())
     }
 
     /// The line of a notice, if it is to be said; `tally` is what its function has counted.
@@ -36,35 +24,15 @@ impl Log {
                 (*function, format!("its client has gone{why}; so far {tally}"))
             }
         };
-        let unsaid = self.0[usize::from(function)].take(now)?;
-        let before = match unsaid {
-            0 => String::new(),
-            _ => format!(
-                " ({unsaid} lines before this one were left out: after {BURST} there is one in {} s)",
-                REST.as_secs()
-            ),
-        };
+        let before = self.0[usize::from(function)].take(now)?;
         Some(format!("function {function}: {said}{before}"))
-    }
-}
-
-impl Lines {
-    /// Takes a line, if there is one to be had: how many were left out before it.
-    fn take(&mut self, now: Instant) -> Option<u64> {
-        let rests = now.saturating_duration_since(self.since).as_secs() / REST.as_secs();
-        self.left = self.left.saturating_add(u32::try_from(rests).unwrap_or(BURST)).min(BURST);
-        self.since += REST * u32::try_from(rests).unwrap_or(0);
-        if self.left == 0 {
-            self.unsaid += 1;
-            return None;
-        }
-        self.left -= 1;
-        Some(std::mem::take(&mut self.unsaid))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// A thousand connections a second, for a minute, of one function; the other one's are said.

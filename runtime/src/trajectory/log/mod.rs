@@ -59,7 +59,7 @@ impl Default for LogOptions {
 #[non_exhaustive]
 pub enum LogError {
     /// The system refused something.
-    #[error("cannot {what} {}: {source}{}", path.display(), advice(source))]
+    #[error("cannot {what} {}: {source}{}", path.display(), advice(what, source))]
     Io {
         /// What was tried.
         what: &'static str,
@@ -152,8 +152,10 @@ impl LogError {
     }
 }
 
-fn advice(source: &io::Error) -> &'static str {
+fn advice(what: &str, source: &io::Error) -> &'static str {
+    let reads = what.starts_with("read") || what == "look at";
     match source.kind() {
+        io::ErrorKind::PermissionDenied if reads => "; give a directory that can be read",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "; free some space, or give a directory on another disk: what was stored is kept"
         }

@@ -244,7 +244,7 @@ enum Frame {
 impl Scan {
     /// The file at `path`, which is named after its first record, `first`; the next one's first is `limit`.
     pub fn open(path: &Path, first: u64, limit: Option<u64>) -> Result<Self, LogError> {
-        let file = File::open(path).map_err(LogError::io("open", path))?;
+        let file = File::open(path).map_err(LogError::io("read", path))?;
         let bytes = file.metadata().map_err(LogError::io("look at", path))?.len();
         Ok(Self {
             path: path.to_owned(),

@@ -891,3 +891,16 @@ fn a_full_disk_is_a_typed_error_that_says_what_to_do() {
     assert!(again.starts_with("the log has failed before and takes nothing more: cannot write"), "{again}");
     assert_eq!(log.stored(), 0);
 }
+
+/// What cannot be read is not told to be written.
+#[test]
+fn advice_fits_what_was_refused() {
+    let told =
+        |what| LogError::io(what, Path::new("log"))(io::ErrorKind::PermissionDenied.into()).to_string();
+    assert_eq!(told("read"), "cannot read log: permission denied; give a directory that can be read");
+    assert_eq!(
+        told("read the directory"),
+        "cannot read the directory log: permission denied; give a directory that can be read"
+    );
+    assert_eq!(told("write"), "cannot write log: permission denied; give a directory that can be written");
+}
