@@ -33,6 +33,10 @@ class Block : Frame<Team> {
       stream::begin_arrivals(&team.shared_.arrivals[team.warp_][0]);
       stream::begin_arrivals(&team.shared_.arrivals[team.warp_][1]);
       team.shared_.arrived[team.warp_] = 0;
+      for (uint32_t k = team.warp_; k < 4; k += kWarps) {
+        stream::begin_arrivals(&team.shared_.together[k]);
+        team.shared_.brought[k] = 0;
+      }
     }
     __syncthreads();
   }

@@ -510,7 +510,7 @@ class Rank {
     if (threadIdx.x == 0) reinterpret_cast<Tables*>(language_memory)->takes_one = takes_one;
     __syncthreads();
     if (!takes_one) return;
-    One<Team, false>::clear(reinterpret_cast<char*>(&state) + kBenchState, ranks.rank, ranks.count);
+    One<Team>::clear(reinterpret_cast<char*>(&state) + kBenchState, ranks.rank, ranks.count);
     ranks.meet();
   }
 
@@ -560,11 +560,7 @@ class Rank {
     const uint32_t count = state.order.count, truncates = state.order.truncates;
     char* const of_leader = reinterpret_cast<char*>(&state) + kBenchState;
     if (count == 1 && Block<Team>::constants().takes_one != 0) {
-      if (One<Team, true>::is_narrow()) {
-        One<Team, true>::run(ranks, of_leader);
-      } else {
-        One<Team, false>::run(ranks, of_leader);
-      }
+      One<Team>::run(ranks, of_leader);
     } else if (count <= kTileColumns) {
       Batch<Team, 1>::run(ranks, of_leader, count);
     } else if (count <= 2 * kTileColumns) {

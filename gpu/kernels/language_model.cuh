@@ -17,6 +17,24 @@ struct Whole {
   static __device__ __forceinline__ uint32_t number() { return 0; }
   static __device__ __forceinline__ uint32_t thread() { return threadIdx.x; }
   static __device__ __forceinline__ void sync() { __syncthreads(); }
+  // A barrier at which some warps only arrive, and the others `wait` for all. Nobody waits for what a warp does between `arrive` and `has_arrived`.
+  static __device__ __forceinline__ void arrive() {
+#ifdef __CUDA_ARCH__
+    asm volatile("bar.arrive 1, %0;" :: "n"(kThreads) : "memory");
+#endif
+  }
+  static __device__ __forceinline__ void has_arrived() {
+#ifndef __CUDA_ARCH__
+    __syncthreads();
+#endif
+  }
+  static __device__ __forceinline__ void wait() {
+#ifdef __CUDA_ARCH__
+    asm volatile("bar.sync 1, %0;" :: "n"(kThreads) : "memory");
+#else
+    __syncthreads();
+#endif
+  }
 };
 struct Single {
   static constexpr uint32_t kTeams = kBlockWarps, kWarps = 1, kThreads = kWarp, kAtATime = 8;
@@ -319,6 +337,9 @@ struct Shared {
   uint32_t turns[2][128];  // cosine and sine of each pair at this position; of global layers the second
   uint64_t arrivals[Team::kWarps][2];
   uint32_t arrived[Team::kWarps];
+  // In a step of one: where whole tiles of each product of a layer arrive, and how often they have.
+  uint64_t together[4];
+  uint32_t brought[4];
   Seen seen[2][Team::kWarps];
   Candidate candidates[Team::kWarps];
   alignas(16) uint32_t scratch[Team::kWarps][64];

@@ -28,9 +28,51 @@ struct Deal {
   __device__ __forceinline__ uint32_t own(uint32_t k) const { return rank + ranks * k; }
 };
 
-// Where what a step of one has lies, in bytes: in a rank's shared memory, and words in the team's scratch.
+// A product's vector, and what becomes of it: words in the team's scratch.
+struct alignas(16) OnePlan {
+  const uint64_t* from;
+  uint64_t* to;
+  uint32_t channels, lines;  // of the vector
+  uint32_t all;              // tiles that are the rank's
+};
+// The tile of a warp in a round of a product, of which there is mostly one.
+struct alignas(16) TilePlan {
+  uint32_t offset, stride;  // of its first row in its matrix, and from row to row, in bytes
+  uint32_t from, pitch;     // the same of the warp's first line in the team's shared memory, if the tiles of the round come whole
+  unsigned char part;       // the entry of its matrix
+  unsigned char count;      // its lines, of which there are none if it has no tile
+  unsigned char first;      // the first of them
+  unsigned char slices;     // warps that share each tile
+  unsigned char here;       // tiles of the round
+  unsigned char is_whole;
+};
+// What becomes of a tile's 16 rows, by 16 threads: the scales of the first one in its matrix, in bytes, and its number among all of the product.
+struct alignas(16) SinkPlan {
+  uint32_t scales, row, part;
+};
+
+// The part of a rank's shared memory whose places do not depend on the shape. Their addresses are constants, so none has to be read first.
+template <typename Team>
+struct alignas(16) OneFixed {
+  Column column;
+  Activation activation;
+  uint32_t attends;  // an Attends
+  uint32_t most;  // lines of each row that come to a warp at a time
+  OnePlan products[kLogits];
+  TilePlan tiles_of[kLogits][Team::kWarps];
+  SinkPlan sinks[kLogits][Team::kThreads / kTileRows];
+  uint64_t squares[2 * Team::kWarps];
+  uint32_t sizes[2 * Team::kWarps];
+  uint16_t shifts[8 * Team::kWarps];
+  int32_t tiles[kBlock * Team::kWarps];
+  Candidate candidates[Team::kWarps];
+};
+// What a rank does between queries and means: nothing, or one of four kinds of attention. It is worked out once a step, because that takes divisions.
+enum Attends : uint32_t { kAttendsNot, kAttendsUsualSingle, kAttendsSingle, kAttendsUsual, kAttendsAny };
+
+// Where the rest of it lies, in bytes: in a rank's shared memory, and words in the team's scratch.
 struct OneLayout {
-  uint32_t column, activation, nothing, all, warp_plans, own_rows, squares, sizes, turns, queries, query_scales, fresh, mantissas, shifts, tiles, candidates, ring, scores, parts, end;
+  uint32_t fixed, own_rows, turns, queries, query_scales, fresh, mantissas, ring, scores, parts, end;
   uint32_t heads, parts_kept, part_bytes;  // as BatchLayout has them
   uint32_t slots;                          // lines of weights on their way to a warp at a time
   uint32_t rank, ranks;
@@ -53,14 +95,8 @@ struct OneLayout {
       at.end += (bytes + 15) / 16 * 16;
       return offset;
     };
-    at.column = take(static_cast<uint32_t>(sizeof(Column)));
-    at.activation = take(static_cast<uint32_t>(sizeof(Activation)));
-    at.nothing = take(16);
-    at.all = take(4 * kLogits);
-    at.warp_plans = take(kLogits * Team::kWarps * static_cast<uint32_t>(sizeof(WarpPlan)));
+    at.fixed = take(static_cast<uint32_t>(sizeof(OneFixed<Team>)));
     at.own_rows = take(4 * shape.width);
-    at.squares = take(8 * lines);
-    at.sizes = take(4 * lines);
     at.turns = take(2 * shape.head_width);
     // All that a rank may have.
     at.heads = shape.heads;
@@ -68,9 +104,6 @@ struct OneLayout {
     at.query_scales = take(4 * at.heads);
     at.fresh = take(shape.kv_heads * (2 * shape.head_width + 16));
     at.mantissas = take(kLine * lines);
-    at.shifts = take(2 * lines);
-    at.tiles = take(4 * kBlock * Team::kWarps);
-    at.candidates = take(Team::kWarps * static_cast<uint32_t>(sizeof(Candidate)));
     at.part_bytes = Layout::part_bytes(shape);
     at.parts_kept = max(kPartBytes / at.part_bytes, at.heads);
     // Attentions take the place of weights.
@@ -94,6 +127,11 @@ struct OneLayout {
     at.products = take_words(shape.hidden);
     return at;
   }
+  // Where what does not depend on the shape lies.
+  template <typename Team>
+  static constexpr __device__ __forceinline__ uint32_t fixed_at() {
+    return BatchLayout::own<Team>() + (static_cast<uint32_t>(sizeof(OneLayout)) + 127) / 128 * 128;
+  }
   // Lines of the longest vector.
   static __device__ __forceinline__ uint32_t lines_of(const Shape& shape) {
     return (max(max(shape.width, shape.queries()), shape.hidden) + kLine - 1) / kLine;
@@ -113,39 +151,38 @@ struct OneLayout {
   }
 };
 
-// With kNarrow the compiler knows that only the vectors of products have more lines than a rank has warps.
-template <typename Team, bool kNarrow>
+template <typename Team>
 class One : Frame<Team> {
  public:
-  // For the shape of the team's model.
-  static __device__ __forceinline__ bool is_narrow() { return max(shape_of().width, shape_of().queries()) <= kLine * kWarps; }
-
   // As `Batch::run`, of one column of a shape that has `OneLayout::scratch_of`.
   static __device__ __noinline__ void run(Ranks& ranks, char* scratch) {
-    One team(ranks);
-    team.lay_out(scratch);
-    team.embed();
-    ranks.lap(kEmbeds);
-    const uint32_t layers = team.shared_.shape.layers;
-#pragma unroll 1
-    for (uint32_t layer = 0; layer < layers; layer++) {
-      team.template multiply<kOfQueries>(layer);
-      const uint32_t jobs = team.jobs_of_part();
-      const bool is_single = jobs != 0 && team.blocks() <= team.most_parts(), is_usual = jobs == 1 && team.shared_.shape.head_width == kUsualWidth;
-      if (is_single && is_usual) {
-        attend<true, true>(ranks, layer);
-      } else if (is_single) {
-        attend<true, false>(ranks, layer);
-      } else if (is_usual) {
-        attend<false, true>(ranks, layer);
-      } else if (jobs != 0) {
-        attend<false, false>(ranks, layer);
-      }
-      team.template multiply<kOfAttention>(layer);
-      team.template multiply<kOfGate>(layer);
-      team.template multiply<kOfProduct>(layer);
+    {
+      const One team(ranks);
+      team.lay_out(scratch);
+      team.embed();
     }
-    team.choose();
+    ranks.lap(kEmbeds);
+#pragma unroll 1
+    for (uint32_t layer = 0; layer < One(ranks).shared_.shape.layers; layer++) {
+#pragma unroll 1
+      for (uint32_t which = kOfQueries; which < kLogits; which++) {
+        // The thread's number is read anew for each product. Otherwise the compiler computes indices ahead of the loop, and keeps them in local memory.
+        One(ranks).multiply(static_cast<Product>(which), layer);
+        if (which != kOfQueries) continue;
+        // The usual attention is inlined: a call would save registers to local memory, while all ranks wait for the means.
+        switch (One(ranks).fixed().attends) {
+          case kAttendsNot: break;
+          case kAttendsUsualSingle:
+            One(ranks).template attend_own<true, true>(layer);
+            One(ranks).bring_first(kOfAttention, layer);
+            break;
+          case kAttendsSingle: attend<true, false>(ranks, layer); break;
+          case kAttendsUsual: attend<false, true>(ranks, layer); break;
+          default: attend<false, false>(ranks, layer);
+        }
+      }
+    }
+    One(ranks).choose();
     ranks.lap(kTakesLogits);
   }
 
@@ -163,6 +200,8 @@ class One : Frame<Team> {
       Base::warp_;
   // The last warp works out what belongs to all channels, while others multiply.
   static constexpr uint32_t kMultipliers = kWarps - 1;
+  // The first warp that stores a head: the warps before it usually compute rows of the product before.
+  static constexpr uint32_t kFirstToStore = 3;
 
   Ranks& ranks_;
   // With what is known of the team in shared memory: in registers it would be sent to local memory, of which 512 threads have more than the first cache has room for.
@@ -189,8 +228,9 @@ class One : Frame<Team> {
     return Base::template at<T>(offset);
   }
   __device__ __forceinline__ uint64_t* words(uint64_t offset) const { return reinterpret_cast<uint64_t*>(at_.scratch + offset); }
-  __device__ __forceinline__ const Column& column() const { return *at<Column>(at_.column); }
-  __device__ __forceinline__ Activation& activation() const { return *at<Activation>(at_.activation); }
+  __device__ __forceinline__ OneFixed<Team>& fixed() const { return *at<OneFixed<Team>>(OneLayout::fixed_at<Team>()); }
+  __device__ __forceinline__ const Column& column() const { return fixed().column; }
+  __device__ __forceinline__ Activation& activation() const { return fixed().activation; }
   // Of so many things the number that are the rank's, and which they are.
   __device__ __forceinline__ uint32_t own_of(uint32_t all) const { return Deal{at_.rank, at_.ranks}.own_of(all); }
   __device__ __forceinline__ uint32_t own(uint32_t k) const { return at_.rank + at_.ranks * k; }
@@ -217,20 +257,70 @@ class One : Frame<Team> {
     if (lane_ >= kLogits) return;
     const Product product = static_cast<Product>(lane_);
     const uint32_t rows = product == kOfQueries ? shape.queries() + 2 * shape.keys() : product == kOfGate ? shape.hidden : shape.width;
-    const uint32_t lines = (channels_of(shape, product) + kLine - 1) / kLine, of = tiles_together(product);
+    const uint32_t channels = channels_of(shape, product), of = tiles_together(product);
     const Deal deal = deal_of(product);
     uint32_t all = of * deal.own_of(rows / kTileRows);
     if (DOORBELL_FAULT(SkipsRows) && at_.rank == 1 && all > of) all -= of;
-    at<WarpPlan>(at_.warp_plans)[kWarps * product + warp_] = plan_round(shape, deal.rank, deal.ranks, kMultipliers, warp_, product, lines, all, 0);
-    if (warp_ == 0) at<uint32_t>(at_.all)[product] = all;
+    fixed().tiles_of[product][warp_] = tile_plan(ranks_, product, all, 0);
+    for (uint32_t k = warp_; k < kThreads / kTileRows; k += kWarps)
+      if (k < all) fixed().sinks[product][k] = sink_plan(ranks_, product, k);
+    if (warp_ != 0) return;
+    const uint64_t from[] = {at_.input, at_.means, at_.middle, at_.products}, to[] = {at_.of_heads, at_.middle, at_.products, at_.input};
+    uint64_t own_from = from[0], own_to = to[0];
+    for (uint32_t k = 1; k < kLogits; k++) {
+      own_from = k == product ? from[k] : own_from;
+      own_to = k == product ? to[k] : own_to;
+    }
+    fixed().products[product] = OnePlan{words(own_from), words(own_to), channels, (channels + kLine - 1) / kLine, all};
+    if (lane_ != 0) return;
+    const uint32_t jobs = jobs_of_part();
+    const bool is_single = jobs != 0 && blocks() <= most_parts(), is_usual = jobs == 1 && shape.head_width == kUsualWidth;
+    fixed().attends = jobs == 0 ? kAttendsNot : is_single ? (is_usual ? kAttendsUsualSingle : kAttendsSingle) : is_usual ? kAttendsUsual : kAttendsAny;
+    fixed().most = (at_.slots - 1) | 1;
+  }
+
+  // Of the warp, in the round of a product that begins with the `first`-th of the rank's tiles, of which it has `all`.
+  static __device__ __noinline__ TilePlan tile_plan(Ranks& ranks, Product product, uint32_t all, uint32_t first) {
+    const One team(ranks);
+    const Shape& shape = team.shared_.shape;
+    const uint32_t lines = (channels_of(shape, product) + kLine - 1) / kLine;
+    const Deal deal = team.deal_of(product);
+    const WarpPlan round = plan_round(shape, deal.rank, deal.ranks, kMultipliers, team.warp_, product, lines, all, first);
+    TilePlan plan{};
+    plan.here = static_cast<unsigned char>(round.here);
+    plan.slices = static_cast<unsigned char>(round.slices);
+    plan.stride = kLine * lines;
+    // Tiles come whole if the warps that share one have room for it in their places, which are neighbours.
+    plan.pitch = plan.stride | kLine;
+    plan.is_whole = kTileRows * plan.pitch <= OneLayout::kSlotBytes * team.at_.slots * round.slices;
+    if (round.has == 0) return plan;
+    plan.offset = round.row * plan.stride;
+    plan.from = team.place_at(team.warp_ - team.warp_ % round.slices) + kLine * round.first;
+    plan.part = static_cast<unsigned char>(round.part);
+    plan.first = static_cast<unsigned char>(round.first);
+    plan.count = static_cast<unsigned char>(round.last - round.first);
+    return plan;
+  }
+  // Of what comes of the k-th of the rank's tiles.
+  static __device__ __noinline__ SinkPlan sink_plan(Ranks& ranks, Product product, uint32_t k) {
+    const One team(ranks);
+    const Shape& shape = team.shared_.shape;
+    const uint32_t of = tiles_together(product), row = kTileRows * team.deal_of(product).own(k / of), queries = shape.queries(), keys = shape.keys();
+    uint32_t part = product == kOfAttention ? kOutput : product == kOfGate ? kGate + k % of : kDown, in_part = row, rows = product == kOfGate ? shape.hidden : shape.width;
+    if (product == kOfQueries) {
+      part = row < queries ? kQuery : row < queries + keys ? kKey : kValue;
+      in_part -= part == kQuery ? 0 : part == kKey ? queries : queries + keys;
+      rows = part == kQuery ? queries : keys;
+    }
+    return SinkPlan{rows * kLine * ((channels_of(shape, product) + kLine - 1) / kLine) + 2 * in_part, row, part};
   }
 
   // The residual stream's rows that are the rank's.
   __device__ __forceinline__ void embed() const {
     const Shape& shape = shared_.shape;
     constexpr uint32_t kWords = sizeof(Column) / sizeof(uint4);
-    if (thread_ < kWords) at<uint4>(at_.column)[thread_] = reinterpret_cast<const uint4*>(ranks_.state.columns)[thread_];
-    if (thread_ < 4) at<uint32_t>(at_.nothing)[thread_] = 0;
+    if (thread_ < kWords) reinterpret_cast<uint4*>(&fixed().column)[thread_] = reinterpret_cast<const uint4*>(ranks_.state.columns)[thread_];
+    Team::sync();
     copy(shared_.entries[0], entry_at(shared_.image, kFirstLayerEntry), kParts * sizeof(Entry));
     plan();
     stream::wait_for_copies();
@@ -246,7 +336,7 @@ class One : Frame<Team> {
       at<int32_t>(at_.own_rows)[k] = x;
       order::store_relaxed_gpu(words(at_.input) + channel, Word::of(x, 1));
     }
-    bring_first<kOfQueries>(0);
+    bring_first(kOfQueries, 0);
   }
 
   // Waits for kNumber times two words, of those that the lane `has`. A warp calls it.
@@ -269,34 +359,36 @@ class One : Frame<Team> {
   }
 
   // Two lines of a vector that are a warp's: what its lanes need of them besides.
-  template <Product kProduct>
   struct Lines {
-    static constexpr bool kNormalises = kProduct == kOfQueries || kProduct == kOfGate || kProduct == kLogits;
-    static constexpr uint32_t kOwn = kNarrow && kProduct != kOfProduct ? 1 : 2;
+    static constexpr uint32_t kOwn = 2;
     const ulonglong2* from[kOwn];
     bool has[kOwn];
     uint32_t factors[kOwn];
     uint32_t lines, tag;
+    uint32_t line;  // the warp's first one; there is none if it lies behind the last one
+    bool normalises;
 
-    // Before the vector is there.
-    __device__ __forceinline__ void begin(const One& one, const Entry& gain, uint32_t of_layer) {
-      const uint32_t channels = channels_of(one.shared_.shape, kProduct), channel = kLine * one.warp_ + 2 * one.lane_;
+    // Before the vector is there: `all` of so many channels, which it normalises by gains if there are any.
+    __device__ __forceinline__ void begin(const One& one, const uint64_t* all, uint32_t channels, const char* gains, uint32_t of_layer) {
       lines = (channels + kLine - 1) / kLine;
+      // The last warp has a line only if there are more lines than other warps. The first warps have the last lines, because they have most to do after a product.
+      line = (lines > kMultipliers ? kWarps : kMultipliers) - 1 - one.warp_;
+      const uint32_t channel = kLine * line + 2 * one.lane_;
       tag = of_layer;
-      const uint64_t* const all = one.words(kProduct == kOfAttention ? one.at_.means : kProduct == kOfGate ? one.at_.middle : kProduct == kOfProduct ? one.at_.products : one.at_.input);
-      const char* const by = one.shared_.image + gain.offset;
+      normalises = gains != nullptr;
 #pragma unroll
       for (uint32_t k = 0; k < kOwn; k++) {
         const uint32_t own = channel + kLine * kWarps * k;
-        has[k] = own < channels;
+        has[k] = line < kWarps && own < channels;
         from[k] = reinterpret_cast<const ulonglong2*>(all + own);
         factors[k] = 0;
-        if (kNormalises && has[k]) factors[k] = *reinterpret_cast<const uint32_t*>(by + 2 * own);
+        if (normalises && has[k]) factors[k] = *reinterpret_cast<const uint32_t*>(gains + 2 * own);
       }
     }
 
-    // Waits for it and makes mantissas and shifts of it, as `Frame::activate` does. Returns the most bits of a channel. There is a barrier of the block behind all.
-    __device__ __forceinline__ uint32_t take(const One& one) const {
+    // Waits for it and makes mantissas and shifts of it, as `Frame::activate` does. The mantissas are there for all when it returns; what belongs to all channels is there behind
+    // the next barrier of the block.
+    __device__ __forceinline__ void take(const One& one, int32_t gain_exponent) const {
       ulonglong2 two[kOwn];
       int64 values[kOwn][2];
       wait_for(from, has, tag, two);
@@ -304,38 +396,45 @@ class One : Frame<Team> {
       const uint32_t lane = one.lane_;
 #pragma unroll
       for (uint32_t k = 0; k < kOwn; k++) {
-        const uint32_t line = one.warp_ + kWarps * k;
-        if (line >= lines) break;
+        const uint32_t own = line + kWarps * k;
+        values[k][0] = values[k][1] = 0;
+        if (own >= lines) continue;
         values[k][0] = has[k] ? Word::value(two[k].x) : 0;
         values[k][1] = has[k] ? Word::value(two[k].y) : 0;
         uint64_t squares = 0;
-        if (kNormalises) {
+        if (normalises) {
           const int32_t a = static_cast<int32_t>(values[k][0]), b = static_cast<int32_t>(values[k][1]);
           values[k][0] = static_cast<int64>(a) * static_cast<short>(factors[k] & 0xFFFF);
           values[k][1] = static_cast<int64>(b) * static_cast<short>(factors[k] >> 16);
           squares = static_cast<uint64_t>(static_cast<int64>(a) * a + static_cast<int64>(b) * b);
         }
         const uint32_t size = __reduce_max_sync(kEveryLane, static_cast<uint32_t>(bits(magnitude(values[k][0]) | magnitude(values[k][1]))));
-        if (lane == 0) one.at<uint32_t>(one.at_.sizes)[line] = size;
-        if (kNormalises) {
+        if (lane == 0) one.fixed().sizes[own] = size;
+        if (normalises) {
           // Of 53 bits: in pieces whose sums have 32.
           const uint64_t lower = __reduce_add_sync(kEveryLane, static_cast<uint32_t>(squares) & 0x7FFFFFF);
           const uint64_t upper = __reduce_add_sync(kEveryLane, static_cast<uint32_t>(squares >> 27));
-          if (lane == 0) one.at<uint64_t>(one.at_.squares)[line] = (upper << 27) + lower;
+          if (lane == 0) one.fixed().squares[own] = (upper << 27) + lower;
         }
       }
       Team::sync();
-      const uint32_t size = __reduce_max_sync(kEveryLane, lane < lines ? one.at<uint32_t>(one.at_.sizes)[lane] : 0u);
+      const uint32_t size = __reduce_max_sync(kEveryLane, lane < lines ? one.fixed().sizes[lane] : 0u);
       const uint32_t shift = size > 15 ? size - 15 : 0;
       const int64 added = 1ll << shift >> 1;
+      // The last warp usually has no line. The others need what it computes here only after the product, so they do not wait for it now.
+      if (one.warp_ == kMultipliers && lines <= kMultipliers) {
+        Team::arrive();
+        one.scale(normalises, gain_exponent, lines, size);
+        return Team::has_arrived();
+      }
 #pragma unroll
       for (uint32_t k = 0; k < kOwn; k++) {
-        const uint32_t line = one.warp_ + kWarps * k;
-        if (line >= lines) break;
-        one.enter(line, values[k], shift, added);
+        const uint32_t own = line + kWarps * k;
+        if (own >= lines) continue;
+        one.enter(own, values[k], shift, added);
       }
-      Team::sync();
-      return size;
+      Team::wait();
+      if (one.warp_ == kMultipliers) one.scale(normalises, gain_exponent, lines, size);
     }
   };
 
@@ -348,8 +447,10 @@ class One : Frame<Team> {
     const int32_t above = bits(all) - 7, down = above > 0 ? above : 0, unit = 1 << down >> 1;
     const uint32_t first = static_cast<uint32_t>(min(max((low + unit) >> down, -kMantissa), kMantissa)) & 0xFF;
     const uint32_t second = static_cast<uint32_t>(min(max((high + unit) >> down, -kMantissa), kMantissa)) & 0xFF;
-    *at<uint16_t>(at_.mantissas + kLine * line + 2 * lane_) = static_cast<uint16_t>(first | second << 8);
-    if (lane_ % 16 == 0) *at<unsigned char>(at_.shifts + 2 * line + lane_ / 16) = static_cast<unsigned char>(down);
+    // Of the four words of a quarter of a line the second and third change places: `add` reads the first and third together.
+    const uint32_t place = (lane_ & ~6u) | (lane_ & 2) << 1 | (lane_ & 4) >> 1;
+    *at<uint16_t>(at_.mantissas + kLine * line + 2 * place) = static_cast<uint16_t>(first | second << 8);
+    if (lane_ % 16 == 0) reinterpret_cast<unsigned char*>(fixed().shifts)[2 * line + lane_ / 16] = static_cast<unsigned char>(down);
   }
 
   // What `Lines::take` does, of products whose lines are more than two for each warp. A function of its own, as all of a warp's are on their way at a time.
@@ -373,9 +474,9 @@ class One : Frame<Team> {
     for (uint32_t k = 0; k < kMost; k++)
       if (has[k]) size = max(size, static_cast<uint32_t>(bits(magnitude(Word::value(two[k].x)) | magnitude(Word::value(two[k].y)))));
     size = __reduce_max_sync(kEveryLane, size);
-    if (lane_ == 0) at<uint32_t>(at_.sizes)[warp_] = size;
+    if (lane_ == 0) fixed().sizes[warp_] = size;
     Team::sync();
-    size = __reduce_max_sync(kEveryLane, lane_ < kWarps ? at<uint32_t>(at_.sizes)[lane_] : 0u);
+    size = __reduce_max_sync(kEveryLane, lane_ < kWarps ? fixed().sizes[lane_] : 0u);
     const uint32_t shift = size > 15 ? size - 15 : 0;
     const int64 added = 1ll << shift >> 1;
 #pragma unroll
@@ -390,16 +491,14 @@ class One : Frame<Team> {
   }
 
   // What of an activation belongs to all its channels, by the last warp, behind its lines. A barrier has to follow.
-  template <Product kProduct>
-  __device__ __forceinline__ void scale(const Entry& gain, uint32_t lines, uint32_t size) const {
-    if (warp_ != kMultipliers) return;
+  __device__ __forceinline__ void scale(bool normalises, int32_t gain_exponent, uint32_t lines, uint32_t size) const {
     const int32_t own_shift = size > 15 ? size - 15 : 0;
     Activation own{1u << 15, -15 - kFraction + own_shift};
-    if (Lines<kProduct>::kNormalises) {
-      const uint64_t squares = Base::sum_of_warp(lane_ < lines ? at<uint64_t>(at_.squares)[lane_] : 0);
+    if (normalises) {
+      const uint64_t squares = Base::sum_of_warp(lane_ < lines ? fixed().squares[lane_] : 0);
       const Shape& shape = shared_.shape;
       const Root root = Root::of_mean(divide_by(squares + shape.width / 2, shape.width, at_.inverse_of_width) + shape.epsilon);
-      own = Activation{root.inverse, gain.exponent - kFraction - 36 + root.up / 2 + own_shift};
+      own = Activation{root.inverse, gain_exponent - kFraction - 36 + root.up / 2 + own_shift};
     }
     if (lane_ == 0) activation() = own;
   }
@@ -409,9 +508,10 @@ class One : Frame<Team> {
     const char* rows;
     uint32_t stride, count;
   };
-  __device__ __forceinline__ char* place() const { return at<char>(at_.ring + OneLayout::kSlotBytes * at_.slots * warp_); }
-  // Lines of each row that come at a time.
-  __device__ __forceinline__ uint32_t most() const { return (at_.slots - 1) | 1; }
+  __device__ __forceinline__ uint32_t place_at(uint32_t warp) const { return at_.ring + OneLayout::kSlotBytes * at_.slots * warp; }
+  __device__ __forceinline__ char* place(uint32_t warp) const { return at<char>(place_at(warp)); }
+  // Lines of each row that come to a warp at a time.
+  __device__ __forceinline__ uint32_t most() const { return fixed().most; }
 
   // Brings the lines from `first` on, as many as there is place for. All lanes of the warp have read what was there.
   __device__ __forceinline__ void bring(const Tile& tile, uint32_t first) const {
@@ -423,53 +523,101 @@ class One : Frame<Team> {
     if (kLine * count == pitch && pitch == tile.stride) {
       if (lane_ == 0) {
         stream::order_stretches();
-        stream::copy_part(place(), tile.rows, kTileRows * pitch, arrival);
+        stream::copy_part(place(warp_), tile.rows, kTileRows * pitch, arrival);
       }
     } else if (lane_ < kTileRows) {
       stream::order_stretches();
-      stream::copy_part(place() + pitch * lane_, tile.rows + tile.stride * lane_ + kLine * first, kLine * count, arrival);
+      stream::copy_part(place(warp_) + pitch * lane_, tile.rows + tile.stride * lane_ + kLine * first, kLine * count, arrival);
     }
   }
 
-  // Sums of the rows lane / 4 and eight behind it times the lines of the vector from `line` on, on each fourth lane. A lane reads a quarter of each line: two have the first
-  // block of 32 channels, two the second. Of the tile's columns the first is the vector's first blocks, and 0 for the others; the second is its second blocks. All lines
-  // that there is place for are on their way.
-  __device__ __forceinline__ void add(const Tile& tile, uint32_t line, int32_t (&sums)[2]) const {
-    const uint32_t group = lane_ / 4, quarter = lane_ % 4;
-    const bool is = group == quarter / 2;
-    const uint32_t step = is ? kLine : 0;
-    const char* mantissas = at<char>(is ? at_.mantissas + 16 * quarter + kLine * line : at_.nothing);
-    const unsigned char* shifts = at<unsigned char>(at_.shifts + 2 * line);
-    uint32_t number = shared_.arrived[warp_];
+  // Brings the weights of a round of a product. Whole tiles are brought by the warps from `busy` on, for all warps: with one copy if a row has an odd number of lines,
+  // otherwise with a copy for each row, so that rows lie in different banks.
+  __device__ __forceinline__ void bring_round(Product product, uint32_t layer, const TilePlan& round, uint32_t busy) const {
+    const Entry* const of_layer = entries(layer);
+    if (round.is_whole == 0) {
+      if (round.count != 0) bring(tile_of(of_layer, round), 0);
+      return;
+    }
+    if (lane_ != 0 || warp_ < busy || round.here == 0) return;
+    uint64_t* const arrival = &shared_.together[product];
+    const bool is_odd = (round.stride & kLine) != 0;
+    const uint32_t warps = kWarps - busy, here = round.here, jobs = is_odd ? here : kTileRows * here, bytes = is_odd ? kTileRows * round.stride : round.stride;
+    uint32_t job = kWarps - 1 - warp_;
+    if (job == 0) stream::expect_stretch(jobs * bytes, arrival);
+    stream::order_stretches();
 #pragma unroll 1
-    for (uint32_t first = 0;;) {
-      const uint32_t count = min(tile.count - first, most()), pitch = kLine * (count | 1);
-      const char* const upper = place() + pitch * group + 16 * quarter;
+    for (; job < jobs; job += warps) {
+      const TilePlan& that = fixed().tiles_of[product][(is_odd ? job : job / kTileRows) * round.slices];
+      const uint32_t row = is_odd ? 0 : job % kTileRows;
+      stream::copy_part(at<char>(that.from + round.pitch * row), shared_.image + of_layer[that.part].offset + that.offset + round.stride * row, bytes, arrival);
+    }
+  }
+
+  // Sums of the rows lane / 4 and eight behind it times the lines of the vector from `line` on, on all lanes. A lane reads a quarter of each line of a row, four words.
+  // They go to the matrix unit in the order in which they are read, so no register has to be moved: a tile's 16 rows are eight rows of weights, each of them twice.
+  // The first eight have the first and third words of the quarters, the others the second and fourth words. Two lines are taken at a time. The eight columns of the
+  // vector are: the first block's first and third words, and 0 for the rest; its second and fourth words; the same of the second block; and the same four of
+  // the second line. So each sum of one block is in one column, and a lane has the sums of one of four blocks.
+  // `next` gives the place of the lines from the first on that have arrived, and the distance of rows there. It returns the number of these lines.
+  template <typename Next>
+  __device__ __forceinline__ void add(uint32_t lines, uint32_t line, int32_t (&sums)[2], Next next) const {
+    const uint32_t group = lane_ / 4, quarter = lane_ % 4;
+    const bool gives = group / 2 % 2 == quarter / 2, is_second = group >= kGroups / 2;
+    const char* mantissas = at<char>(at_.mantissas + kLine * line + 16 * quarter + 8 * (group % 2));
+    const unsigned char* shifts = reinterpret_cast<const unsigned char*>(fixed().shifts + line) + quarter;
+#pragma unroll 1
+    for (uint32_t first = 0; first < lines;) {
+      const char* upper = nullptr;
+      uint32_t pitch = 0;
+      const uint32_t count = next(first, upper, pitch);
+      upper += pitch * group + 16 * quarter;
       const char* const lower = upper + kGroups * pitch;
+#pragma unroll 1
+      for (uint32_t k = 0; k < count; k += 2) {
+        // The last line may come twice, once for nothing.
+        const uint32_t second = min(k + 1, count - 1);
+        const uint4 above[2] = {*reinterpret_cast<const uint4*>(upper + kLine * k), *reinterpret_cast<const uint4*>(upper + kLine * second)};
+        const uint4 below[2] = {*reinterpret_cast<const uint4*>(lower + kLine * k), *reinterpret_cast<const uint4*>(lower + kLine * second)};
+        const uint32_t shift = shifts[2 * k] & 31;
+        uint2 by[2] = {};
+        if (gives && !is_second) by[0] = *reinterpret_cast<const uint2*>(mantissas + kLine * k);
+        if (gives && is_second && second != k) by[1] = *reinterpret_cast<const uint2*>(mantissas + kLine * second);
+        int32_t of_above[4], of_below[4];
+        stream::multiply_tile(of_above, above[0].x, above[0].y, above[0].z, above[0].w, by[0].x, by[0].y);
+        stream::multiply_tile(of_below, below[0].x, below[0].y, below[0].z, below[0].w, by[0].x, by[0].y);
+        stream::add_tile(of_above, above[1].x, above[1].y, above[1].z, above[1].w, by[1].x, by[1].y);
+        stream::add_tile(of_below, below[1].x, below[1].y, below[1].z, below[1].w, by[1].x, by[1].y);
+        // Of the tile's first eight rows a lane needs the column of first and third words, of the others that of second and fourth words.
+        sums[0] += static_cast<int32_t>(static_cast<uint32_t>(of_above[0] + of_above[3]) << shift);
+        sums[1] += static_cast<int32_t>(static_cast<uint32_t>(of_below[0] + of_below[3]) << shift);
+      }
+      first += count;
+      mantissas += kLine * count;
+      shifts += 2 * count;
+    }
+#pragma unroll
+    for (uint32_t by = 1; by < 4; by *= 2) {
+#pragma unroll
+      for (uint32_t r = 0; r < 2; r++) sums[r] += __shfl_xor_sync(kEveryLane, sums[r], by);
+    }
+  }
+  // Of a tile that has been brought to the warp's place.
+  __device__ __forceinline__ void add_own(const Tile& tile, uint32_t line, int32_t (&sums)[2]) const {
+    uint32_t number = shared_.arrived[warp_];
+    add(tile.count, line, sums, [&](uint32_t first, const char*& from, uint32_t& pitch) {
+      if (first != 0) bring(tile, first);
+      const uint32_t count = min(tile.count - first, most());
+      pitch = kLine * (count | 1);
+      from = place(warp_);
       stream::wait_for_stretch(&shared_.arrivals[warp_][number % 2], number / 2 % 2);
       number++;
-#pragma unroll 1
-      for (uint32_t k = 0; k < count; k++) {
-        const uint4 above = *reinterpret_cast<const uint4*>(upper + kLine * k), below = *reinterpret_cast<const uint4*>(lower + kLine * k);
-        const uint4 by = *reinterpret_cast<const uint4*>(mantissas + step * k);
-        const uint32_t both = *reinterpret_cast<const uint16_t*>(shifts + 2 * k), lower_shift = both & 31, upper_shift = both >> 8 & 31;
-        int32_t first_half[4], second_half[4];
-        stream::multiply_tile(first_half, above.x, below.x, above.y, below.y, by.x, by.y);
-        stream::multiply_tile(second_half, above.z, below.z, above.w, below.w, by.z, by.w);
-#pragma unroll
-        for (uint32_t r = 0; r < 2; r++)
-          sums[r] += static_cast<int32_t>((static_cast<uint32_t>(first_half[2 * r] + second_half[2 * r]) << lower_shift) +
-                                          (static_cast<uint32_t>(first_half[2 * r + 1] + second_half[2 * r + 1]) << upper_shift));
-      }
       __syncwarp();
       if (lane_ == 0) shared_.arrived[warp_] = number;
       __syncwarp();
-      first += count;
-      if (first >= tile.count) return;
-      bring(tile, first);
-      mantissas += step * count;
-      shifts += 2 * count;
-    }
+      return count;
+    });
+    __syncwarp();
   }
   // Leaves them one behind the other.
   static __device__ __forceinline__ void leave(const int32_t (&sums)[2], int32_t* to, uint32_t lane) {
@@ -478,120 +626,141 @@ class One : Frame<Team> {
     to[lane / 4 + kGroups] = sums[1];
   }
 
-  // The rows of a warp in a round of a product.
-  __device__ __forceinline__ Tile tile_of(const Entry* of_layer, const WarpPlan& round) const {
-    const Matrix matrix = this->matrix(of_layer[round.part]);
-    return Tile{matrix.row(round.row) + kLine * round.first, matrix.stride(), static_cast<uint32_t>(round.last - round.first)};
+  // The lines of a warp in a round of a product.
+  __device__ __forceinline__ Tile tile_of(const Entry* of_layer, const TilePlan& round) const {
+    return Tile{shared_.image + of_layer[round.part].offset + round.offset + kLine * round.first, round.stride, round.count};
   }
-  // The first lines of a product of a layer are on their way from here on.
-  template <Product kProduct>
-  __device__ __forceinline__ void bring_first(uint32_t layer) const {
-    const WarpPlan round = at<WarpPlan>(at_.warp_plans)[kWarps * kProduct + warp_];
-    if (round.has != 0) bring(tile_of(entries(layer), round), 0);
+  // The first lines of a product of a layer are on their way from here on, brought by the warps from `busy` on.
+  __device__ __forceinline__ void bring_first(Product product, uint32_t layer, uint32_t busy = 0) const {
+    bring_round(product, layer, fixed().tiles_of[product][warp_], busy);
   }
 
   // A product of a layer, as `Batch::multiply` has it.
-  template <Product kProduct>
-  __device__ __forceinline__ void multiply(uint32_t layer) const {
-    constexpr uint32_t kOf = kProduct == kOfGate ? 2 : 1;
-    const Shape& shape = shared_.shape;
+  __device__ __forceinline__ void multiply(Product product, uint32_t layer) const {
     const Entry* const of_layer = entries(layer);
-    const uint32_t all = at<uint32_t>(at_.all)[kProduct];
-    if (all == 0) {
-      if (kProduct == kOfQueries) {
+    const OnePlan own = fixed().products[product];
+    const uint32_t of = tiles_together(product);
+    const bool adds = product == kOfAttention || product == kOfProduct;
+    if (own.all == 0) {
+      if (product == kOfQueries) {
         Team::sync();
         bring_next(layer);
+      }
+      if (product == kOfAttention) {
         stream::wait_for_copies();
         Team::sync();
       }
-      bring_following<kProduct>(layer);
-      return;
+      return bring_following(product, layer);
     }
-    WarpPlan round = at<WarpPlan>(at_.warp_plans)[kWarps * kProduct + warp_];
+    TilePlan round = fixed().tiles_of[product][warp_];
+    const uint32_t k = thread_ / kTileRows, row = thread_ % kTileRows;
+    SinkPlan sink = fixed().sinks[product][k];
     uint32_t first = 0;
 #pragma unroll 1
     for (;;) {
       // What does not depend on the vector.
-      const uint32_t slices = round.slices;
-      const uint32_t k = thread_ / kTileRows, row = thread_ % kTileRows, in_rank = first / kOf + k, row_of_all = kTileRows * deal_of(kProduct).own(in_rank) + row;
-      const bool is = k < round.here / kOf;
-      uint32_t row_scales[kOf] = {};
-      int32_t exponents[kOf] = {}, x = 0;
+      const bool is = k < round.here;
+      const char* const image = shared_.image;
+      int32_t* const x_at = at<int32_t>(at_.own_rows) + kTileRows * (first + k) + row;
+      uint32_t row_scale = 0;
+      int32_t exponent = 0, x = 0;
       if (is) {
-        uint32_t part = kProduct == kOfAttention ? kOutput : kProduct == kOfGate ? kGate : kDown, in_part = row_of_all;
-        if (kProduct == kOfQueries) {
-          const uint32_t queries = shape.queries(), keys = shape.keys();
-          part = in_part < queries ? kQuery : in_part < queries + keys ? kKey : kValue;
-          in_part -= part == kQuery ? 0 : part == kKey ? queries : queries + keys;
-        }
-#pragma unroll
-        for (uint32_t j = 0; j < kOf; j++) {
-          const Matrix matrix = this->matrix(of_layer[part + j]);
-          row_scales[j] = matrix.scale(in_part);
-          exponents[j] = matrix.exponent;
-        }
-        if (kProduct == kOfAttention || kProduct == kOfProduct) x = at<int32_t>(at_.own_rows)[kTileRows * in_rank + row];
+        const Entry& entry = of_layer[sink.part];
+        row_scale = reinterpret_cast<const uint16_t*>(image + entry.offset + sink.scales)[row];
+        exponent = entry.exponent;
+        if (adds) x = *x_at;
       }
+      const bool multiplies = round.count != 0, is_whole = round.is_whole != 0;
+      const uint32_t brought = shared_.brought[product];
       if (first == 0) {
-        const Entry& gain = of_layer[kProduct == kOfGate ? kHiddenGain : kAttentionGain];
-        Lines<kProduct> lines;
-        lines.begin(*this, gain, layer + 1);
-        const bool is_long = kProduct == kOfProduct && lines.lines > 2 * kWarps;
-        const uint32_t size = is_long ? take_long(ranks_, layer) : lines.take(*this);
+        const Entry& gain = of_layer[product == kOfGate ? kHiddenGain : kAttentionGain];
+        const int32_t gain_exponent = gain.exponent;
+        Lines lines;
+        lines.begin(*this, own.from, own.channels, adds ? nullptr : image + gain.offset, layer + 1);
+        if (own.lines > 2 * kWarps) {
+          const uint32_t size = take_long(ranks_, layer);
+          if (warp_ == kMultipliers) scale(false, 0, own.lines, size);
+        } else {
+          lines.take(*this, gain_exponent);
+        }
         ranks_.lap(kActivates);
-        scale<kProduct>(gain, lines.lines, size);
       }
-      int32_t* const tiles = at<int32_t>(at_.tiles);
-      if (round.has != 0) {
+      if (multiplies) {
         int32_t sums[2] = {};
-        add(tile_of(of_layer, round), round.first, sums);
-        leave(sums, tiles + kTileRows * warp_, lane_);
+        if (is_whole) {
+          stream::wait_for_stretch(&shared_.together[product], brought % 2);
+          add(round.count, round.first, sums, [&](uint32_t, const char*& from, uint32_t& pitch) {
+            pitch = round.pitch;
+            from = at<char>(round.from);
+            return static_cast<uint32_t>(round.count);
+          });
+        } else {
+          add_own(tile_of(of_layer, round), round.first, sums);
+        }
+        leave(sums, fixed().tiles + kTileRows * warp_, lane_);
       }
+      // The next layer's entries, which are on their way since the product before.
+      if (product == kOfAttention && first == 0) stream::wait_for_copies();
       Team::sync();
+      if (thread_ == kThreads - kWarp && is_whole) shared_.brought[product] = brought + 1;
       ranks_.lap(kMultiplies);
       if (is) {
-        int32_t values[kOf];
-#pragma unroll
-        for (uint32_t j = 0; j < kOf; j++) {
-          const int32_t* const from = tiles + kTileRows * slices * (kOf * k + j) + row;
-          int32_t sum = 0;
-#pragma unroll 4
-          for (uint32_t slice = 0; slice < slices; slice++) sum += from[kTileRows * slice];
-          values[j] = Requantised::of(exponents[j], activation()).value(sum, row_scales[j]);
+        const Activation by = activation();
+        const uint32_t slices = round.slices;
+        const int32_t value = Requantised::of(exponent, by).value(sum_of(fixed().tiles + kTileRows * slices * k + row, slices), row_scale);
+        int64 made = value;
+        bool stores = true;
+        if (of == 2) {
+          // One half of a warp has gates, the other what they gate.
+          const int32_t other = __shfl_xor_sync(kEveryLane, value, kTileRows);
+          made = round_shift(static_cast<int64>(this->swish(value)) * other, kFraction);
+          stores = k % 2 == 0;
         }
-        int64 made = values[0];
-        if (kProduct == kOfGate) made = round_shift(static_cast<int64>(this->swish(values[0])) * values[kOf - 1], kFraction);
-        if (kProduct == kOfAttention || kProduct == kOfProduct) {
-          x = within(static_cast<int64>(x) + values[0]);
-          at<int32_t>(at_.own_rows)[kTileRows * in_rank + row] = x;
+        if (adds) {
+          x = within(static_cast<int64>(x) + value);
+          *x_at = x;
           made = x;
         }
-        uint64_t* const to = words(kProduct == kOfQueries ? at_.of_heads : kProduct == kOfAttention ? at_.middle : kProduct == kOfGate ? at_.products : at_.input);
-        order::store_relaxed_gpu(to + row_of_all, Word::of(made, kProduct == kOfProduct ? layer + 2 : layer + 1));
+        if (stores) order::store_relaxed_gpu(own.to + sink.row + row, Word::of(made, product == kOfProduct ? layer + 2 : layer + 1));
       }
       first += round.here;
-      if (first >= all) break;
-      round = plan_round(shape, deal_of(kProduct).rank, deal_of(kProduct).ranks, kMultipliers, warp_, kProduct, (channels_of(shape, kProduct) + kLine - 1) / kLine, all, first);
-      if (round.has != 0) bring(tile_of(of_layer, round), 0);
+      if (first >= own.all) break;
+      round = tile_plan(ranks_, product, own.all, first);
+      sink = sink_plan(ranks_, product, first + k);
+      fixed().tiles_of[product][warp_] = round;
+      Team::sync();
+      bring_round(product, layer, round, 0);
       Team::sync();
     }
     ranks_.lap(kSinks);
-    if (kProduct == kOfQueries) {
-      bring_next(layer);
-      stream::wait_for_copies();
-      // Else one comes before the next layer begins.
-      if (at<uint32_t>(at_.all)[kOfAttention] == 0) Team::sync();
+    if (own.all != round.here) {
+      // The first round comes again in the next layer.
+      fixed().tiles_of[product][warp_] = tile_plan(ranks_, product, own.all, 0);
+      Team::sync();
     }
-    bring_following<kProduct>(layer);
+    if (product == kOfQueries) bring_next(layer);
+    bring_following(product, layer, min((round.here + 1u) / 2, kWarps / 2));
+  }
+  // The sum of a row over the warps that share it: mostly five at most, all read at a time.
+  static __device__ __forceinline__ int32_t sum_of(const int32_t* from, uint32_t slices) {
+    constexpr uint32_t kAtATime = 5;
+    int32_t sum = 0;
+#pragma unroll 1
+    for (uint32_t slice = 0; slice < slices; slice += kAtATime) {
+#pragma unroll
+      for (uint32_t k = 0; k < kAtATime; k++)
+        if (slice + k < slices) sum += from[kTileRows * k];
+      from += kTileRows * kAtATime;
+    }
+    return sum;
   }
 
   // The weights that follow a product. Attentions take their place first.
-  template <Product kProduct>
-  __device__ __forceinline__ void bring_following(uint32_t layer) const {
-    if (kProduct == kOfQueries && own_of(shared_.shape.kv_heads) == 0) bring_first<kOfAttention>(layer);
-    if (kProduct == kOfAttention) bring_first<kOfGate>(layer);
-    if (kProduct == kOfGate) bring_first<kOfProduct>(layer);
-    if (kProduct == kOfProduct && layer + 1 < shared_.shape.layers) bring_first<kOfQueries>(layer + 1);
+  __device__ __forceinline__ void bring_following(Product product, uint32_t layer, uint32_t busy = 0) const {
+    if (product == kOfQueries && fixed().attends != kAttendsNot) return;
+    const bool is_last = product == kOfProduct;
+    if (is_last && layer + 1 >= shared_.shape.layers) return;
+    bring_first(is_last ? kOfQueries : static_cast<Product>(product + 1), layer + (is_last ? 1 : 0), busy);
   }
 
   // What the next layer needs: its entries.
@@ -601,14 +770,13 @@ class One : Frame<Team> {
   }
 
   // A rank attends with some of the key heads, and with the query heads that share each of them. A part covers one block of positions, or several if
-  // there are too many blocks. This is a function of its own because it needs many registers; it saves and restores others while the ranks wait for
-  // the means. With kUsual the compiler knows that there is one key head of the usual width, and that one warp has all query heads that share it:
+  // there are too many blocks. The kinds that are rare are functions of their own. With kUsual the compiler knows that there is one key head of the usual width, and that one warp has all query heads that share it:
   // otherwise half of the instructions compute quotients and indices.
   template <bool kSingle, bool kUsual>
   static __device__ __noinline__ void attend(Ranks& ranks, uint32_t layer) {
     const One team(ranks);
     team.template attend_own<kSingle, kUsual>(layer);
-    team.template bring_first<kOfAttention>(layer);
+    team.bring_first(kOfAttention, layer);
   }
   // Blocks of positions that there are, and heads of queries that share keys.
   __device__ __forceinline__ uint32_t blocks() const { return column().position / kBlock + 1; }
@@ -655,7 +823,7 @@ class One : Frame<Team> {
       near.bring(with, piece, part, lane_);
     }
 #pragma unroll 1
-    for (uint32_t job = warp_; job < here * (group + 2); job += kWarps) {
+    for (uint32_t job = (warp_ + kWarps - kFirstToStore) % kWarps; job < here * (group + 2); job += kWarps) {
       const uint32_t that = kUsual ? 0 : job / (group + 2), which = kUsual ? job : job % (group + 2), kv_head = own(that);
       const uint32_t of_all = which < group ? kv_head * group + which : shape.heads + (which - group) * shape.kv_heads + kv_head;
       const ulonglong2* const from = reinterpret_cast<const ulonglong2*>(words(at_.of_heads) + width * of_all);
@@ -753,10 +921,9 @@ class One : Frame<Team> {
     // A vocabulary's last rows may be fewer than 16: then they come with the ones before.
     const auto tile_at = [&](uint32_t row) { return Tile{tokens.row(min(row, tokens.rows - kTileRows)), tokens.stride(), tokens.lines}; };
     if (first < tokens.rows) bring(tile_at(first), 0);
-    Lines<kLogits> lines;
-    lines.begin(*this, shared_.last_gain, shared_.shape.layers + 1);
-    const uint32_t size = lines.take(*this);
-    scale<kLogits>(shared_.last_gain, lines.lines, size);
+    Lines lines;
+    lines.begin(*this, words(at_.input), shared_.shape.width, shared_.image + shared_.last_gain.offset, shared_.shape.layers + 1);
+    lines.take(*this, shared_.last_gain.exponent);
     Team::sync();
     ranks_.lap(kActivatesLogits);
     const Column of = column();
@@ -764,7 +931,7 @@ class One : Frame<Team> {
     int32_t* const logits = sampling.truncates() ? of.logits : nullptr;
     Sampler sampler(tables(), sampling.sharpness, Draw::of(sampling.seed, sampling.rollout, of.position + 1));
     const Requantised by = Requantised::of(tokens.exponent, activation());
-    int32_t* const sums_of = at<int32_t>(at_.tiles) + kBlock * warp_;
+    int32_t* const sums_of = fixed().tiles + kBlock * warp_;
 #pragma unroll 1
     for (; first < tokens.rows; first += step) {
       if (lane_ == 0 && first + step + kBlock <= tokens.rows) stream::prefetch(tokens.row(first + step), kBlock * tokens.stride());
@@ -773,7 +940,7 @@ class One : Frame<Team> {
       for (uint32_t half = 0; half < kBlock; half += kTileRows) {
         int32_t sums[2] = {};
         const uint32_t row = first + half, next = half == 0 ? first + kTileRows : first + step;
-        add(tile_at(row), 0, sums);
+        add_own(tile_at(row), 0, sums);
         // The next rows come meanwhile.
         if (half == 0 || next < tokens.rows) bring(tile_at(next), 0);
         leave(sums, sums_of + half, lane_);
@@ -795,7 +962,7 @@ class One : Frame<Team> {
       }
       sampler.count(is, logit);
     }
-    Candidate* const candidates = at<Candidate>(at_.candidates);
+    Candidate* const candidates = fixed().candidates;
     const Candidate candidate = sampler.candidate();
     if (lane_ == 0) candidates[warp_] = candidate;
     Team::sync();
