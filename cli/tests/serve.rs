@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -106,12 +107,19 @@ fn a_quiet_server_says_where_it_is_and_what_it_draws_by() {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     let mut told = BufReader::new(child.stderr.take().unwrap());
-    thread::spawn(move || {
-        thread::sleep(Duration::from_secs(20));
-        let _ = child.kill();
-        let _ = child.wait();
+    // One that says nothing is not waited for.
+    let (done, over) = mpsc::channel::<()>();
+    let pid = child.id().to_string();
+    let watch = thread::spawn(move || {
+        if over.recv_timeout(Duration::from_secs(20)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let _ = Command::new("kill").arg(pid).status();
+        }
     });
     told.read_line(&mut line).unwrap();
+    drop(done);
+    watch.join().unwrap();
+    let _ = child.kill();
+    let _ = child.wait();
     assert!(line.starts_with("micro on model, seed ") && line.contains(": http://127.0.0.1:"), "{line}");
 }
 
