@@ -246,7 +246,7 @@ const BENCHES: &[Bench] = &[
         gpu::sections(load.quick, load.functions)
     }),
     #[cfg(feature = "gpu")]
-    bench(What::Decode, &["decode", "prompts", "policy", "gaps", "gpus", "phases"], |load| {
+    bench(What::Decode, &["decode", "prompts", "policy", "gaps", "disturbed", "gpus", "phases"], |load| {
         load.decode.map_or(Ok(vec![]), |decode| gpu::decode::sections(load.quick, decode))
     }),
 ];

@@ -1,5 +1,6 @@
 //! Decoding of language models on a GPU, through driver and queue, beside torch in the same run.
 
+mod disturbed;
 mod gaps;
 mod gpus;
 mod phases;
@@ -47,11 +48,11 @@ const SHARPNESS: u32 = 1_512_775;
 /// The rival, for a Python that has torch.
 const RIVAL: &str = include_str!("../../rivals/decode_torch.py");
 
-/// The tables `decode`, `prompts`, `policy`, `gaps`, `gpus` and `phases`; the last two are empty if nothing asks for them.
+/// The tables `decode`, `prompts`, `policy`, `gaps`, `disturbed`, `gpus` and `phases`; the last two are empty if nothing asks for them.
 pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> {
     let gpu = Probes::open(super::GPU)?.describe()?;
     let mut rows = vec![];
-    let (mut prompts, mut policies) = (vec![], vec![]);
+    let (mut prompts, mut policies, mut disturbed) = (vec![], vec![], vec![]);
     let mut notes = vec![];
     let (mut gaps, mut parts, mut several) = (vec![], vec![], vec![]);
     // What a rival has measured holds for the shapes behind it, too.
@@ -125,6 +126,19 @@ pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> 
             let (all, first) = bed.prompts(batch)?;
             prompts.push(Prompts { shape, batch, rate: f64::from(batch * PROMPT) / all, first });
         }
+        // A sequence more than rollouts: the prompt's.
+        let sequences = disturbed::BATCH + 1;
+        if what.batches.contains(&disturbed::BATCH) && fits(shape, sequences, PROMPT) {
+            let mut bed = Bed::new(shape.shape(), &published, sequences.into(), PROMPT + 1, what)?;
+            match bed.disturbed(shape, quick)? {
+                Some(row) => disturbed.push(row),
+                None => notes.push(format!(
+                    "{}: {} rollouts never ran at the same time, so nothing was run beside them.",
+                    shape.name(),
+                    disturbed::BATCH
+                )),
+            }
+        }
     }
     if what.python.is_none() {
         notes.push(
@@ -142,6 +156,7 @@ pub fn sections(quick: bool, what: &Decode) -> Result<Vec<Section>, BenchError> 
         prompt_section(&gpu, &prompts),
         policy_section(&gpu, &policies),
         gaps::section(&gpu, &gaps),
+        disturbed::section(&gpu, &disturbed),
         gpus::section(&gpu, what.gpus.len(), &several),
         phases::section(&gpu, &parts),
     ])
