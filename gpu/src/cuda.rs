@@ -49,7 +49,10 @@ impl Taken {
             }
             wanted.push(gpu);
         }
-        let (Some(&first), Some(&other)) = (taken.first(), wanted.first()) else {
+        let Some(&other) = wanted.first() else {
+            return Err("it was asked to open no GPU; name one at least".to_owned());
+        };
+        let Some(&first) = taken.first() else {
             *taken = wanted;
             return Ok(());
         };
@@ -1012,6 +1015,8 @@ mod tests {
             "{reason}"
         );
         Taken::take_of(&taken, [3]).unwrap();
+        // To open none forgets nobody.
+        assert!(Taken::take_of(&taken, []).unwrap_err().contains("no GPU"));
         for gpus in [vec![3], vec![4, 3]] {
             let reason = Taken::take_of(&taken, gpus).unwrap_err();
             assert!(reason.contains("on GPU 3, which fills it"), "{reason}");

@@ -81,7 +81,7 @@ const TENANT_FAULTS: &[(&str, &str)] = &[
 ];
 
 /// How often the case is tried, at most, each time with another seed: some faults show with few.
-const TRIES: u64 = 40;
+const TRIES: u64 = 80;
 
 fn seed() -> u64 {
     std::env::var("DOORBELL_SEED").map_or(1, |text| text.parse().expect("DOORBELL_SEED is a number"))

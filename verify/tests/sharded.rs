@@ -672,6 +672,25 @@ fn r06_a_reward_scores_the_tokens_of_its_range() {
     let ends = drain(&mut device);
     assert_eq!((ends[0].final_seq_len, ends[1].result), (3000, expected as u32), "R5: {ends:?}");
     assert_eq!(device.rollouts_in_flight(), 0);
+    // What no DECODE made, the host wrote where it is to be read: a REWARD goes where its prefix or its rollout leads, and nothing is copied over it.
+    let words: Vec<u32> = (0..8).map(|k| 7 * k).collect();
+    let expected = RewardModel::ALL[0].score(words.iter().copied(), &Ranges::default());
+    device.token_regions()[1].write(1 << 16, &words).unwrap();
+    let written = |id: u32| HwDesc::reward(id, 0, 8).with_delta_offset(1 << 16);
+    for desc in [written(there), written(here).with_prefix(there)] {
+        assert_eq!(run(&mut device, desc).result, expected as u32, "{desc:x?}");
+    }
+    let long = HwDesc::decode(there, 0, 3000).with_delta_offset(4096);
+    assert_eq!(device.submit(&[long, written(there)]).unwrap(), 2);
+    let ends = drain(&mut device);
+    assert_eq!(ends[1].result, expected as u32, "{ends:?}");
+    // A range that is rejected is not copied: the words behind it stay.
+    let whole = HwDesc::reward(there, 0, u32::MAX).with_delta_offset(256);
+    assert_eq!(device.submit(&[long, whole]).unwrap(), 2);
+    assert_ne!(drain(&mut device)[1].error, 0);
+    let mut kept = [0; 8];
+    device.token_regions()[1].read(1 << 16, &mut kept).unwrap();
+    assert_eq!(kept[..], words[..]);
     // What lies in no region is rejected as ever.
     device.submit(&[HwDesc::reward(here, 0, 8).with_delta_offset((1 << 20) - 4)]).unwrap();
     assert_eq!(drain(&mut device)[0].error, ErrorCode::BadRegion as u8);

@@ -417,20 +417,18 @@ pub fn install(dir: &Path, who: &str, packages: &[&str], programs: &[&str]) -> R
     let bin = venv.join("bin");
     let complete = venv.join("complete");
     let python = bin.join("python");
-    // The programs begin with the path of their Python, so an environment that was moved is made anew.
-    let is_here = fs::read_to_string(&complete).is_ok_and(|place| Path::new(&place) == venv);
-    if !is_here || !setup::runs(&python, "pip") {
+    // The first run compiles the program for this machine and keeps that. Two at once would spoil it for each other.
+    let all_run = || programs.iter().try_for_each(|program| quiet(tool(&bin, dir, program).arg("--version")));
+    // An environment that was moved, or whose Python has become another one, does not run any more.
+    if !complete.exists() || all_run().is_err() {
         setup::pip(&crate::root())?;
         println!("{who}: installing {}, 60 MB, into {}", packages.join(" and "), venv.display());
         shell::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
         let mut pip = Command::new(&python);
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages);
         shell::run(&mut pip)?;
-        fs::write(&complete, venv.as_os_str().as_encoded_bytes())?;
-    }
-    // The first run compiles the program for this machine and keeps that. Two at once would spoil it for each other.
-    for program in programs {
-        quiet(tool(&bin, dir, program).arg("--version"))?;
+        fs::write(&complete, "")?;
+        all_run()?;
     }
     Ok(bin)
 }

@@ -14,9 +14,8 @@ use doorbell_setup::nvcc::Places;
 use doorbell_setup::{self as setup, shell};
 
 /// What the tests need, but for cocotb: that is installed in its own step, which alone fails without PyPI.
-fn tools() -> Result<setup::Options> {
-    Ok(setup::Options { perf: true, gpu: true, guest: vm::must_run()?, ..setup::Options::default() })
-}
+const TOOLS: setup::Options =
+    setup::Options { check: false, wave: false, perf: true, guest: false, gpu: true, cocotb: false };
 
 /// What `test` draws.
 #[derive(clap::Args, Default)]
@@ -43,7 +42,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         options.long || !options.start.is_given(),
         "`test` draws from committed seeds: --seed and --fresh go with --long, as in `cargo xtask test --long --fresh`"
     );
-    setup::run(root, tools()?)?;
+    let guest = !options.long && vm::needs_keys(root)?;
+    setup::run(root, setup::Options { guest, ..TOOLS })?;
     if options.long {
         let which = drawn::Which { only_rust: options.rust, package: options.package.as_deref() };
         return drawn::long(root, options.start.first(), which);
@@ -193,7 +193,7 @@ pub fn loom(root: &Path) -> Result<()> {
 /// # Errors
 /// As [`lint::run`] and [`run`].
 pub fn ci(root: &Path) -> Result<()> {
-    setup::run(root, tools()?)?;
+    setup::run(root, TOOLS)?;
     let mut steps = Steps::new("ci");
     steps.run("lint", || lint::run(root));
     steps.run("test", || run(root, &Options::default()));

@@ -22,7 +22,7 @@ use regions::Regions;
 /// queue pair, where its order (R5) and its STOP (R8), which may carry no prefix, hold; what follows a PREFILL comes
 /// to where its prefix was registered; and as long as rollouts keep to their prefix, all of a group meet in one queue pair (R17). A
 /// STOP of a whole group, which names no rollout, goes to the shard of its prefix. A REWARD of a rollout that is not in flight goes to the shard
-/// that has its tokens.
+/// whose DECODE made its first token, if there is one.
 ///
 /// What the contract says of a queue pair holds for each shard alone: a FENCE (R7) separates the descriptors of its own
 /// shard, and `sq_head`, or the SQ index that answers for a slot of which nothing could be trusted, counts that shard's slots.
@@ -109,8 +109,10 @@ impl Sharded {
         if !stops_group && let Some(rollout) = self.rollouts.get(&desc.rollout_id) {
             return rollout.shard;
         }
-        if desc.opcode == Opcode::Reward as u8 {
-            return self.regions.at(desc.delta_offset).0;
+        if desc.opcode == Opcode::Reward as u8
+            && let Some(shard) = self.regions.at(desc.delta_offset).0
+        {
+            return shard;
         }
         let key = if desc.prefix_id == PREFIX_NONE { desc.rollout_id } else { desc.prefix_id };
         // Fibonacci hashing: ids that are close, or equally far apart, still spread over few shards.
@@ -134,8 +136,20 @@ impl Sharded {
     fn gather(&self, shard: usize, desc: &HwDesc) {
         let end = desc.delta_offset.saturating_add(4 * u64::from(desc.max_tokens));
         let (mut offset, mut words) = (desc.delta_offset, [0; 256]);
+        let mut last = [0];
+        // The device rejects what lies in no region (R10), and a range that begins within a word.
+        if offset % 4 != 0
+            || offset == end
+            || self.shards[shard].tokens(end.saturating_sub(4), &mut last).is_err()
+        {
+            return;
+        }
         while offset < end {
-            let (other, next) = self.regions.at(offset);
+            // What no DECODE made, the host has written where it is to be read.
+            let (Some(other), next) = self.regions.at(offset) else {
+                offset = self.regions.at(offset).1;
+                continue;
+            };
             if other == shard {
                 offset = next;
                 continue;
@@ -145,7 +159,7 @@ impl Sharded {
             let copied = self.shards[other]
                 .tokens(offset, &mut words[..count])
                 .and_then(|()| to.token_regions()[to.token_shard(offset)].write(offset, &words[..count]));
-            // What lies in no region: the device rejects it (R10).
+            // Regions may differ: the device rejects what lies in none of its own.
             if copied.is_err() {
                 return;
             }
@@ -422,11 +436,12 @@ impl Device for Sharded {
         self.shards.iter().map(|shard| shard.room()).min().unwrap_or(0)
     }
 
-    /// From the shard, or shards, to which the DECODEs of these bytes went.
+    /// From the shard, or shards, to which the DECODEs of these bytes went; what no DECODE has taken, from the first one.
     fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
         let (mut offset, mut left) = (delta_offset, out);
         loop {
             let (shard, end) = self.regions.at(offset);
+            let shard = shard.unwrap_or(0);
             let count = left.len().min(((end - offset) / 4) as usize);
             let (part, rest) = left.split_at_mut(count);
             self.shards[shard].tokens(offset, part)?;
@@ -451,7 +466,7 @@ impl Device for Sharded {
 
     /// The area of one rollout lies in one shard as long as its descriptors name one prefix, or none.
     fn token_shard(&self, delta_offset: u64) -> usize {
-        let shard = self.regions.at(delta_offset).0;
+        let shard = self.regions.at(delta_offset).0.unwrap_or(0);
         self.first_region[shard] + self.shards[shard].token_shard(delta_offset)
     }
 
