@@ -114,6 +114,42 @@ fn r02_the_scout_reads_behind_what_it_was_told() {
     assert_ne!(errors(40, Some("LooksAhead")), 0, "no lane read early: this test shows nothing");
 }
 
+/// After how many rounds a completion is lost, if one is. In each round a worker runs a DECODE of a drawn length, and after a drawn pause a NOP is published. So
+/// the DECODE ends at any moment of the look that admits the NOP: before it, within it, or after it.
+fn lost_in_round(rounds: u32, fault: Option<&'static str>) -> Option<u32> {
+    let options = Options { seed: seed(), fault, ..Default::default() };
+    let config = QueueConfig { token_bytes: 1 << 16, ..Default::default() };
+    let mut driver = driver(options, config);
+    let mut state = seed() as u32;
+    (0..rounds).find(|round| {
+        state = doorbell_contract::mix(state);
+        let descs = [HwDesc::decode(*round, 0, 5 + state % 300), HwDesc::nop()];
+        let mut out = [HwCompletion::default(); 4];
+        driver.submit(&descs[..1]).unwrap();
+        std::thread::sleep(Duration::from_micros(u64::from(state >> 16) % 6000));
+        driver.submit(&descs[1..]).unwrap();
+        let (start, mut ends) = (Instant::now(), 0);
+        while ends < 2 && start.elapsed() < Duration::from_secs(5) {
+            // A driver that finds an index where none can be breaks off, too.
+            match driver.poll(&mut out) {
+                Ok(count) => ends += count,
+                Err(_) => break,
+            }
+        }
+        ends != 2
+    })
+}
+
+/// R3, R4: the tail of the completion queue is read after it is known that no worker will post.
+#[test]
+fn r03_a_rollout_that_ends_within_a_look_loses_no_completion() {
+    assert_eq!(lost_in_round(100, None), None);
+    assert!(
+        lost_in_round(2000, Some("ReadsTailEarly")).is_some(),
+        "no rollout ended within a look: this test shows nothing"
+    );
+}
+
 /// R12: rollouts that no worker has taken do not hold up the end of their session.
 #[test]
 fn r12_a_disable_waits_for_no_worker_of_other_queues() {
