@@ -1,12 +1,16 @@
 //! Programs that benches start and folders that they make. They go with whoever has them, and with a signal that ends this program.
 
 use std::fs;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+#[cfg(feature = "serve")]
+use std::process::ChildStderr;
+use std::process::{Child, ChildStdout, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
+#[cfg(any(feature = "gpu", feature = "serve"))]
+use std::{io::Read as _, process::Output, process::Stdio};
 
 use tempfile::TempDir;
 
@@ -57,6 +61,7 @@ pub struct Program {
     id: u32,
     /// What it says, where that is piped.
     pub stdout: Option<ChildStdout>,
+    #[cfg(feature = "serve")]
     pub stderr: Option<ChildStderr>,
 }
 
@@ -65,12 +70,18 @@ impl Program {
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let mut leftovers = lock();
         let mut child = command.spawn()?;
-        let program = Self { id: child.id(), stdout: child.stdout.take(), stderr: child.stderr.take() };
+        let program = Self {
+            id: child.id(),
+            stdout: child.stdout.take(),
+            #[cfg(feature = "serve")]
+            stderr: child.stderr.take(),
+        };
         leftovers.programs.push(child);
         Ok(program)
     }
 
     /// Starts it, and waits for all that it has to say on standard output and for its end.
+    #[cfg(any(feature = "gpu", feature = "serve"))]
     pub fn output(command: &mut Command) -> io::Result<Output> {
         let mut program = Self::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
         let mut stdout = vec![];
@@ -91,6 +102,7 @@ impl Program {
         }
     }
 
+    #[cfg(feature = "serve")]
     pub fn id(&self) -> u32 {
         self.id
     }

@@ -404,13 +404,19 @@ impl Bed {
         devices.into_iter().map(open).collect()
     }
 
-    /// Publishes the next version, of the same weights.
-    fn policy(&mut self) -> Result<Duration, BenchError> {
+    /// What publishes the next version, of the same weights.
+    fn next_policy(&mut self) -> Result<HwDesc, BenchError> {
         self.version += 1;
         let words = language_policy(self.version, &self.published.at(0));
         self.driver.token_regions()[0].write(0, &words)?;
         let desc = HwDesc { model_id: MODEL, ..HwDesc::policy(self.version, PolicyMode::Wait) };
-        let all = self.run(&[desc.with_delta_offset(0)])?;
+        Ok(desc.with_delta_offset(0))
+    }
+
+    /// Publishes it.
+    fn policy(&mut self) -> Result<Duration, BenchError> {
+        let desc = self.next_policy()?;
+        let all = self.run(&[desc])?;
         Ok(Duration::from_secs_f64(all))
     }
 

@@ -18,7 +18,6 @@
   fault(ScoutsOutOfTurn)   /* the scout executes at once what others have not come to the end before */        \
   fault(ScoutsBlindly)     /* the scout executes what a fetch warp has claimed */                              \
   fault(LeavesBadSlots)    /* the scout takes a slot that does not verify for one that is not published */     \
-  fault(ReadsTailEarly)    /* the completion queue's tail is read before it is known that nothing runs */      \
   fault(ScoresAll)         /* a checkpoint is scored by all tokens, not by those since the last one */         \
   fault(ClosesEarly)       /* whom a completion ends is marked before it has its slot */                       \
   fault(OvertakesGroup)    /* a STOP of a group waits for nothing that was admitted to it */                   \
@@ -77,7 +76,8 @@
   fault(FreesUnderReader)  /* engine 1: a page gets another block while a team reads it */                     \
   fault(SharesPages)       /* engine 1: what is kept of one function is another's too */                       \
   fault(KeepsFunction)     /* engine 1: what is kept of a function outlives its last queue pair */              \
-  fault(KeepsUnstarted)    /* engine 1: a PREFILL opens its group before there is a place for it to run */
+  fault(KeepsUnstarted)    /* engine 1: a PREFILL opens its group before there is a place for it to run */     \
+  fault(ReadsTailEarly)    /* the completion queue's tail is read before it is known that nothing runs */
 
 namespace cpu {
 

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{HwCompletion, HwDesc, PolicyMode, Status};
+use doorbell_contract::{HwCompletion, HwDesc, Status};
 use doorbell_host::Device as _;
-use doorbell_host::language::language_policy;
 use serde_json::json;
 
 use super::super::load::Times;
-use super::{Bed, MODEL, PROMPT, STEPS, TOKENS};
+use super::gaps::Watched;
+use super::{Bed, PROMPT, STEPS};
 use crate::decoding::DecodeShape;
 use crate::{BenchError, Section, table, verdict};
 
@@ -21,8 +21,6 @@ const GAP_BAR: f64 = 2.0;
 /// Until a POLICY has completed, at most, and the tokens a second meanwhile, over those without it, at least.
 const POLICY_BAR: Duration = Duration::from_millis(15);
 const RATE_BAR: f64 = 0.9;
-/// What no token is.
-const NOTHING: u32 = u32::MAX;
 
 /// What runs beside the rollouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +50,6 @@ pub(super) struct Disturbed {
     pub policy: Window,
 }
 
-/// A rollout as the host sees it.
-struct Seen {
-    tokens: u32,
-    last: Instant,
-}
-
 impl Bed {
     /// The three windows of a bed that has a sequence more than [`BATCH`]. `None` where the rollouts never run at the same time.
     pub(super) fn disturbed(
@@ -75,27 +67,17 @@ impl Bed {
 
     /// So many rounds of [`STEPS`] tokens of each rollout.
     fn window(&mut self, beside: Beside, rounds: u32) -> Result<Option<Window>, BenchError> {
-        let at = |number: u32| (u64::from(number) + 1) * TOKENS + 4 * u64::from(CONTEXT);
         let (mut took, mut gaps, mut tokens) = (vec![], vec![], 0_u32);
         for _ in 0..rounds {
-            for number in 0..BATCH {
-                self.driver.token_regions()[0].write(at(number), &[NOTHING; STEPS as usize])?;
-            }
+            let mut rollouts = Watched::begin(&self.driver, BATCH, CONTEXT)?;
             // A POLICY loads the version that follows the one under which the rollouts decode.
             let decodes: Vec<HwDesc> =
                 (0..BATCH).map(|number| self.decoding(number, CONTEXT, STEPS)).collect();
             let other = match beside {
                 Beside::Nothing => None,
                 Beside::Prompt => Some(self.prefill(BATCH, PROMPT)),
-                Beside::Policy => {
-                    self.version += 1;
-                    self.driver.token_regions()[0]
-                        .write(0, &language_policy(self.version, &self.published.at(0)))?;
-                    let desc = HwDesc { model_id: MODEL, ..HwDesc::policy(self.version, PolicyMode::Wait) };
-                    Some(desc.with_delta_offset(0))
-                }
+                Beside::Policy => Some(self.next_policy()?),
             };
-            let mut seen: Vec<Seen> = (0..BATCH).map(|_| Seen { tokens: 0, last: Instant::now() }).collect();
             let (mut waiting, mut left) = (BATCH, BATCH + u32::from(other.is_some()));
             let (mut begin, mut end): (Option<Instant>, Option<Instant>) = (None, None);
             let mut submitted = 0;
@@ -124,23 +106,14 @@ impl Bed {
                     }
                     left -= 1;
                 }
-                for (number, seen) in seen.iter_mut().enumerate().filter(|(_, seen)| seen.tokens < STEPS) {
-                    let mut token = [NOTHING];
-                    self.driver.token_regions()[0]
-                        .read(at(number as u32) + 4 * u64::from(seen.tokens), &mut token)?;
-                    if token[0] == NOTHING {
-                        continue;
-                    }
-                    let now = Instant::now();
-                    let overlaps = begin.is_some() && end.is_none_or(|end| seen.last < end);
-                    if overlaps && seen.tokens > 0 {
-                        gaps.push(now - seen.last);
+                rollouts.look(&self.driver, |before, now| {
+                    let overlaps = begin.is_some() && end.is_none_or(|end| before.last < end);
+                    if overlaps && before.tokens > 0 {
+                        gaps.push(now - before.last);
                         tokens += u32::from(end.is_none());
                     }
-                    waiting -= u32::from(seen.tokens == 0);
-                    seen.tokens += 1;
-                    seen.last = now;
-                }
+                    waiting -= u32::from(before.tokens == 0);
+                })?;
             }
             if let Some((begin, end)) = begin.zip(end) {
                 took.push(end.saturating_duration_since(begin));

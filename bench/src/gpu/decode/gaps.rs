@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use doorbell_host::Device as _;
+use doorbell_gpu::GpuDevice;
+use doorbell_host::{Device as _, Driver};
 use serde_json::json;
 
 use super::super::load::Times;
@@ -31,10 +32,51 @@ impl Gaps {
     }
 }
 
+/// Rollouts whose tokens the host sees come, each of which decodes [`STEPS`].
+pub(super) struct Watched {
+    rollouts: Vec<Seen>,
+    context: u32,
+}
+
 /// A rollout as the host sees it.
-struct Seen {
-    tokens: u32,
-    last: Instant,
+pub(super) struct Seen {
+    pub tokens: u32,
+    /// When the last one came.
+    pub last: Instant,
+}
+
+impl Watched {
+    /// The first `batch` sequences of a bed, from `context` on. Their places get what no token is.
+    pub fn begin(driver: &Driver<GpuDevice>, batch: u32, context: u32) -> Result<Self, BenchError> {
+        let rollouts = (0..batch).map(|_| Seen { tokens: 0, last: Instant::now() }).collect();
+        for number in 0..batch {
+            driver.token_regions()[0].write(Self::at(number, context), &[NOTHING; STEPS as usize])?;
+        }
+        Ok(Self { rollouts, context })
+    }
+
+    /// Looks once at each, and calls `came` for each new token with what was seen before it.
+    pub fn look(
+        &mut self,
+        driver: &Driver<GpuDevice>,
+        mut came: impl FnMut(&Seen, Instant),
+    ) -> Result<(), BenchError> {
+        for (number, seen) in self.rollouts.iter_mut().enumerate().filter(|(_, seen)| seen.tokens < STEPS) {
+            let (mut token, at) = ([NOTHING], Self::at(number as u32, self.context));
+            driver.token_regions()[0].read(at + 4 * u64::from(seen.tokens), &mut token)?;
+            if token[0] != NOTHING {
+                let now = Instant::now();
+                came(seen, now);
+                *seen = Seen { tokens: seen.tokens + 1, last: now };
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the tokens of a sequence begin that follow its context.
+    fn at(number: u32, context: u32) -> u64 {
+        (u64::from(number) + 1) * TOKENS + 4 * u64::from(context)
+    }
 }
 
 impl Bed {
@@ -53,37 +95,20 @@ impl Bed {
         // So many gaps at least, of which a thousandth lies above p99.9; of one rollout fewer, as it takes long.
         let least = if quick { 4_000 } else { 20_000 };
         let rounds = (least / (batch * (STEPS - 10)) + 1).clamp(3, 100);
-        let at = |number: u32| (u64::from(number) + 1) * TOKENS + 4 * u64::from(context);
         let mut gaps = vec![];
         for _ in 0..rounds {
-            for number in 0..batch {
-                self.driver.token_regions()[0].write(at(number), &[NOTHING; STEPS as usize])?;
-            }
-            let mut seen: Vec<Seen> = (0..batch).map(|_| Seen { tokens: 0, last: Instant::now() }).collect();
+            let mut rollouts = Watched::begin(&self.driver, batch, context)?;
             // Until the last rollout has its first token, and until the first one has its last.
             let (mut waiting, mut all_run, mut ended) = (batch, None, false);
             self.run_beside(&decodes, |driver| {
-                for (number, seen) in seen.iter_mut().enumerate() {
-                    let mut token = [NOTHING];
-                    if seen.tokens == STEPS {
-                        continue;
+                rollouts.look(driver, |before, now| {
+                    if !ended && all_run.is_some_and(|since| before.last >= since) {
+                        gaps.push(now - before.last);
                     }
-                    driver.token_regions()[0]
-                        .read(at(number as u32) + 4 * u64::from(seen.tokens), &mut token)?;
-                    if token[0] == NOTHING {
-                        continue;
-                    }
-                    let now = Instant::now();
-                    if !ended && all_run.is_some_and(|since| seen.last >= since) {
-                        gaps.push(now - seen.last);
-                    }
-                    waiting -= u32::from(seen.tokens == 0);
+                    waiting -= u32::from(before.tokens == 0);
                     all_run = all_run.or((waiting == 0).then_some(now));
-                    seen.tokens += 1;
-                    seen.last = now;
-                    ended |= seen.tokens == STEPS;
-                }
-                Ok(())
+                    ended |= before.tokens + 1 == STEPS;
+                })
             })?;
         }
         Ok((!gaps.is_empty()).then(|| Times::new(gaps)))
